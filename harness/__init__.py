@@ -1,0 +1,1 @@
+"""Evaluation: a task and a prediction become a verdict."""
