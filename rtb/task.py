@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 SCHEMA_VERSION = 1
 
@@ -16,7 +16,15 @@ InstanceId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+__[A-Za-
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 RepositoryName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$")]
-RelativePath = Annotated[str, StringConstraints(min_length=1, pattern=r"^(?!/)(?!(.*/)?\.\.(/|$)).+$")]
+
+
+def _inside_the_tree(path: str) -> str:
+    if path.startswith("/") or ".." in path.split("/") or "\0" in path:
+        raise ValueError(f"{path!r} is not a path inside the tree")
+    return path
+
+
+RelativePath = Annotated[str, StringConstraints(min_length=1), AfterValidator(_inside_the_tree)]
 
 Category = Literal["optimization", "modification", "new_kernel"]
 CATEGORIES: tuple[Category, ...] = ("optimization", "modification", "new_kernel")
@@ -36,7 +44,9 @@ class Target(Frozen):
     path: RelativePath
     name: str = Field(min_length=1, description="qualified name, e.g. Class.method or outer.<locals>.inner")
     index: int = Field(default=0, ge=0)
-    signature: str = Field(default="", description="parameters as written at the landed commit, e.g. (x, n: int)")
+    signature: str = Field(
+        default="", description="parameters as written at the landed commit, e.g. (x, n: int)"
+    )
     kind: Literal["triton_kernel", "launcher", "host"]
     change: Literal["added", "modified"]
     device: Literal["cuda", "hip", "xpu", "npu", "other"] | None = Field(
@@ -80,11 +90,17 @@ class Environment(Frozen):
     dockerfile: str = Field(description="folder under dockerfiles/ with the base image")
     lock: str | None = Field(default=None, description="lock file in that folder, installed with --no-deps")
     build_args: dict[str, str] = {}
-    install: tuple[str, ...] = Field(default=(), description="shell commands run in the tree after the checkout")
+    install: tuple[str, ...] = Field(
+        default=(), description="shell commands run in the tree after the checkout"
+    )
     fixes: tuple[str, ...] = Field(default=(), description="shell commands that mend the tree or packages")
-    env: dict[str, str] = Field(default={}, description="environment variables of every command in the sandbox")
+    env: dict[str, str] = Field(
+        default={}, description="environment variables of every command in the sandbox"
+    )
     import_roots: tuple[str, ...] = Field(default=(".",), description="folders of the tree put on PYTHONPATH")
-    plugins: tuple[str, ...] = Field(default=(), description="pytest plugins of the environment, never of the verdict")
+    plugins: tuple[str, ...] = Field(
+        default=(), description="pytest plugins of the environment, never of the verdict"
+    )
     python: str = "3.11"
     cuda: str | None = None
     torch: str | None = None
@@ -101,7 +117,9 @@ class UnitStage(Frozen):
     @model_validator(mode="after")
     def _starts_pytest(self) -> Self:
         if not re.match(r"python3? -m pytest( |$)", self.command):
-            raise ValueError("unit.command must start with 'python -m pytest' (our plugin supplies the records)")
+            raise ValueError(
+                "unit.command must start with 'python -m pytest' (our plugin supplies the records)"
+            )
         return self
 
 
@@ -183,7 +201,9 @@ class Task(Frozen):
         wanted = f"{owner}__{name}-{self.pull_number}"
         # A letter may follow: one pull request can carry two tasks (vLLM 16366 does in the paper).
         if self.instance_id.rstrip("abcdefghijklmnopqrstuvwxyz") != wanted and self.instance_id != wanted:
-            raise ValueError(f"instance_id {self.instance_id!r} does not name {self.repo} pull request: use {wanted!r}")
+            raise ValueError(
+                f"instance_id {self.instance_id!r} does not name {self.repo} pull request: use {wanted!r}"
+            )
         return self
 
     @property
