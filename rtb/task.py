@@ -6,11 +6,11 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
 
 InstanceId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+__[A-Za-z0-9._-]+-[0-9]+[a-z]?$")]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
@@ -44,9 +44,7 @@ class Target(Frozen):
     path: RelativePath
     name: str = Field(min_length=1, description="qualified name, e.g. Class.method or outer.<locals>.inner")
     index: int = Field(default=0, ge=0)
-    signature: str = Field(
-        default="", description="parameters as written at the landed commit, e.g. (x, n: int)"
-    )
+    signature: str = Field(default="", description="parameters as written at the landed commit, e.g. (x, n: int)")
     kind: Literal["triton_kernel", "launcher", "host"]
     change: Literal["added", "modified"]
     device: Literal["cuda", "hip", "xpu", "npu", "other"] | None = Field(
@@ -90,13 +88,9 @@ class Environment(Frozen):
     dockerfile: str = Field(description="folder under dockerfiles/ with the base image")
     lock: str | None = Field(default=None, description="lock file in that folder, installed with --no-deps")
     build_args: dict[str, str] = {}
-    install: tuple[str, ...] = Field(
-        default=(), description="shell commands run in the tree after the checkout"
-    )
+    install: tuple[str, ...] = Field(default=(), description="shell commands run in the tree after the checkout")
     fixes: tuple[str, ...] = Field(default=(), description="shell commands that mend the tree or packages")
-    env: dict[str, str] = Field(
-        default={}, description="environment variables of every command in the sandbox"
-    )
+    env: dict[str, str] = Field(default={}, description="environment variables of every command in the sandbox")
     import_roots: tuple[str, ...] = Field(default=(".",), description="folders of the tree put on PYTHONPATH")
     plugins: tuple[str, ...] = Field(
         default=(), description="pytest plugins of the environment, never of the verdict"
@@ -117,9 +111,7 @@ class UnitStage(Frozen):
     @model_validator(mode="after")
     def _starts_pytest(self) -> Self:
         if not re.match(r"python3? -m pytest( |$)", self.command):
-            raise ValueError(
-                "unit.command must start with 'python -m pytest' (our plugin supplies the records)"
-            )
+            raise ValueError("unit.command must start with 'python -m pytest' (our plugin supplies the records)")
         return self
 
 
