@@ -102,10 +102,10 @@ def run_git(
     return GitResult(done.returncode, done.stdout, done.stderr)
 
 
-def rebuild_series(series: Path, destination: Path) -> None:
+def rebuild_series(series: Path, destination: Path, committer: str) -> None:
     """Make a repository from a patch series; the same files give the same commit ids on any machine.
 
-    The committer is fixed and commits at the author's date. Raises GitFailed when a patch does not apply.
+    `committer` is "Name <mail>" and commits at the author's date. Raises GitFailed when a patch does not apply.
     """
     patches = sorted(series.glob("*.patch"))
     if not patches:
@@ -113,7 +113,8 @@ def rebuild_series(series: Path, destination: Path) -> None:
     destination.mkdir(parents=True, exist_ok=True)
     # The object format is named so that a git whose default is SHA-256 gives the same ids.
     run_git(["init", "-q", "--object-format=sha1", "-b", "main"], repository=destination)
-    identity = {"GIT_COMMITTER_NAME": "rtb", "GIT_COMMITTER_EMAIL": "rtb@example.invalid"}
+    name, _, mail = committer.partition(" <")
+    identity = {"GIT_COMMITTER_NAME": name, "GIT_COMMITTER_EMAIL": mail.rstrip(">")}
     arguments = [
         "am",
         "-q",
@@ -184,22 +185,25 @@ def _from_clone(entry: TaskEntry, clone: Path, commits: Sequence[str]) -> Path:
 
 
 @lru_cache(maxsize=8)
-def _series_home(series: Path, key: str) -> Path:
+def _series_home(series: Path, key: str, committer: str) -> Path:
     home = cache_folder("series") / key
     with locked(home):
         if not home.is_dir():
             building = home.with_name(f".{home.name}.building")
             shutil.rmtree(building, ignore_errors=True)
-            rebuild_series(series, building)
+            rebuild_series(series, building, committer)
             building.rename(home)
     return home
 
 
 def _from_series(entry: TaskEntry, series: Path, commits: Sequence[str]) -> Path:
-    digest = hashlib.sha256()
+    committer = entry.source.committer
+    digest = hashlib.sha256(committer.encode())
     for item in sorted(series.glob("*")):
         digest.update(item.name.encode() + b"\0" + item.read_bytes() + b"\0")
-    home = _series_home(series.resolve(), f"{entry.task.repo.replace('/', '__')}-{digest.hexdigest()[:16]}")
+    home = _series_home(
+        series.resolve(), f"{entry.task.repo.replace('/', '__')}-{digest.hexdigest()[:16]}", committer
+    )
     if missing := [commit for commit in commits if not has_commit(home, commit)]:
         raise ExpectedError(f"{entry.instance_id}: rebuilding {series} did not give commit {missing[0]}")
     return home

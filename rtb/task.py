@@ -261,6 +261,11 @@ class Source(Frozen):
 
     url: str | None = None
     series: RelativePath | None = None
+    committer: str = Field(
+        default="rtb <rtb@example.invalid>",
+        pattern=r"^[^<>]+ <[^<> ]+>$",
+        description="of every commit of a series; part of the commit ids",
+    )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
