@@ -1,0 +1,228 @@
+"""Run: one evaluation on disk. Written before it starts, resumable, and enough to grade again from alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from rtb.errors import ExpectedError, StoredRunBroken
+from rtb.prediction import Problem
+from rtb.result import Attempt, AuditFinding, PatchFactsApplied, Report, ResumeKey, Verdict
+from rtb.storage import write_model
+from rtb.suite import read_model
+from rtb.task import SCHEMA_VERSION, Frozen, StageName, Task, TestIds
+
+RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+
+class Machine(Frozen):
+    """What the numbers were measured on. Sizes in bytes."""
+
+    system: str
+    processor: str
+    cores: int
+    memory_bytes: int
+    gpus: tuple[str, ...] = ()
+    driver: str | None = None
+
+    @property
+    def device_class(self) -> str:
+        """The class a baseline belongs to: the GPU's name, or cpu."""
+        return self.gpus[0] if self.gpus else "cpu"
+
+
+class RunRecord(Frozen):
+    """run.json: written first. Says what was asked for, with which versions and where."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    run_id: RunId
+    created_at: str = Field(description="UTC, ISO 8601")
+    rtb_version: str
+    suite: str
+    suite_digest: str = Field(description="sha256 over the digests of the selected tasks")
+    instance_ids: tuple[str, ...] = Field(description="the selected tasks: the denominator")
+    whole_suite: bool = Field(description="false when a selection was made with -i")
+    stages: tuple[StageName, ...]
+    profile: Literal["robust", "paper"]
+    sandbox: Literal["docker", "local"]
+    isolation: tuple[str, ...] = Field(default=(), description="what the sandbox does not isolate here")
+    predictions: str = Field(description="the file as named, or the control")
+    predictions_sha256: str
+    problems: tuple[Problem, ...] = ()
+    model_names: tuple[str, ...]
+    machine: Machine
+    versions: dict[str, str]
+    workers: int = Field(ge=1)
+
+
+class TaskRecord(Frozen):
+    """record.json of one task: all that a grade needs beside the raw files of its stages. Written before the stages.
+
+    `task` and `tests` are the very data that decided, so that a stored run needs no suite to be graded again.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    task: Task
+    tests: TestIds | None
+    model_name_or_path: str
+    patch: PatchFactsApplied
+    audit: tuple[AuditFinding, ...] = ()
+    key: ResumeKey
+    stages: tuple[StageName, ...] = Field(description="the stages that were asked for and that the task has")
+    cost_usd: float | None = None
+    tokens: int | None = None
+
+
+class StageTimes(Frozen):
+    """times.json: wall seconds of the parts of one evaluation. Shown, never graded."""
+
+    total_seconds: float
+    stage_seconds: dict[StageName, float]
+
+
+class AttemptLog(Frozen):
+    """attempts.json: tries that a machine fault ended. `final` when no more tries were left."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    attempts: tuple[Attempt, ...]
+    final: bool
+
+
+class TaskRun:
+    """The folder of one task in a run; every file name is a property here and nowhere else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def instance_id(self) -> str:
+        return self.path.name
+
+    @property
+    def patch_diff(self) -> Path:
+        return self.path / "patch.diff"
+
+    @property
+    def record(self) -> Path:
+        return self.path / "record.json"
+
+    @property
+    def attempts(self) -> Path:
+        return self.path / "attempts.json"
+
+    @property
+    def times(self) -> Path:
+        return self.path / "times.json"
+
+    @property
+    def verdict(self) -> Path:
+        return self.path / "verdict.json"
+
+    @property
+    def fault(self) -> Path:
+        """A traceback, when rtb itself was at fault."""
+        return self.path / "fault.txt"
+
+    def stage(self, name: StageName) -> Path:
+        """The folder of a stage's raw files."""
+        return self.path / name
+
+    def failed_attempt(self, number: int) -> Path:
+        """Where the raw files of a try that a machine fault ended are kept."""
+        return self.path / f"attempt-{number}"
+
+
+class Run:
+    """A run folder; every file name is a property here and nowhere else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def record(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def predictions(self) -> Path:
+        return self.path / "predictions.jsonl"
+
+    @property
+    def report_json(self) -> Path:
+        return self.path / "report.json"
+
+    @property
+    def report_markdown(self) -> Path:
+        return self.path / "report.md"
+
+    def task(self, instance_id: str) -> TaskRun:
+        return TaskRun(self.path / instance_id)
+
+    def read_record(self) -> RunRecord:
+        """run.json. Raises ExpectedError when this is no run folder, InvalidFile when it is broken."""
+        if not self.record.is_file():
+            raise ExpectedError(f"{self.path} is no run: it has no {self.record.name}")
+        return read_model(self.record, RunRecord)
+
+    def read_verdict(self, instance_id: str) -> Verdict | None:
+        """The stored verdict of a task, or None when it has none yet."""
+        path = self.task(instance_id).verdict
+        return read_model(path, Verdict) if path.is_file() else None
+
+    def read_task_record(self, instance_id: str) -> TaskRecord | None:
+        path = self.task(instance_id).record
+        return read_model(path, TaskRecord) if path.is_file() else None
+
+    def read_attempts(self, instance_id: str) -> AttemptLog | None:
+        path = self.task(instance_id).attempts
+        return read_model(path, AttemptLog) if path.is_file() else None
+
+    def write_report(self, report: Report, markdown: str) -> None:
+        from rtb.storage import write_atomic
+
+        write_model(self.report_json, report)
+        write_atomic(self.report_markdown, markdown.encode())
+
+    @contextmanager
+    def sole_writer(self) -> Iterator[None]:
+        """Hold the run for writing. Raises ExpectedError at once when another process evaluates into it."""
+        import fcntl
+
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("wb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ExpectedError(
+                    f"another process is evaluating into {self.path}: wait for it, or choose another --run-id"
+                ) from None
+            yield
+
+
+def find_run(name: str, root: Path = Path("runs")) -> Run:
+    """A run by path or by id under `runs/`. Raises ExpectedError when there is none."""
+    for path in (Path(name), root / name):
+        if (path / "run.json").is_file():
+            return Run(path)
+    known = ", ".join(sorted(path.parent.name for path in root.glob("*/run.json"))) or "none"
+    raise ExpectedError(f"no run {name!r}: neither a folder with run.json nor an id under {root}/ (there: {known})")
+
+
+def check_run_id(name: str) -> str:
+    """The id, when it can name a folder. Raises ExpectedError."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise ExpectedError(
+            f"--run-id {name!r}: use letters, digits, '.', '_' and '-' (at most 100), not starting with '.'"
+        )
+    return name
+
+
+def broken(path: Path, what: str) -> StoredRunBroken:
+    """The error for a stored run that cannot be graded."""
+    return StoredRunBroken(
+        f"{path}: {what}; the run cannot be graded from it: run 'rtb evaluate' with its --run-id again"
+    )
