@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +14,9 @@ from pydantic import Field, StringConstraints
 from rtb.errors import ExpectedError, StoredRunBroken
 from rtb.prediction import Problem
 from rtb.result import Attempt, AuditFinding, PatchFactsApplied, Report, ResumeKey, Verdict
-from rtb.storage import write_model
+from rtb.storage import write_atomic, write_model
 from rtb.suite import read_model
-from rtb.task import SCHEMA_VERSION, Frozen, StageName, Task, TestIds
+from rtb.task import SCHEMA_VERSION, Category, Frozen, StageName, Task, TestIds
 
 RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
@@ -45,7 +46,7 @@ class RunRecord(Frozen):
     rtb_version: str
     suite: str
     suite_digest: str = Field(description="sha256 over the digests of the selected tasks")
-    instance_ids: tuple[str, ...] = Field(description="the selected tasks: the denominator")
+    categories: dict[str, Category] = Field(description="the selected tasks, the denominator, by instance id")
     whole_suite: bool = Field(description="false when a selection was made with -i")
     stages: tuple[StageName, ...]
     profile: Literal["robust", "paper"]
@@ -58,6 +59,10 @@ class RunRecord(Frozen):
     machine: Machine
     versions: dict[str, str]
     workers: int = Field(ge=1)
+
+    @property
+    def instance_ids(self) -> tuple[str, ...]:
+        return tuple(self.categories)
 
 
 class TaskRecord(Frozen):
@@ -182,16 +187,12 @@ class Run:
         return read_model(path, AttemptLog) if path.is_file() else None
 
     def write_report(self, report: Report, markdown: str) -> None:
-        from rtb.storage import write_atomic
-
         write_model(self.report_json, report)
         write_atomic(self.report_markdown, markdown.encode())
 
     @contextmanager
     def sole_writer(self) -> Iterator[None]:
         """Hold the run for writing. Raises ExpectedError at once when another process evaluates into it."""
-        import fcntl
-
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("wb") as file:
             try:

@@ -1,0 +1,98 @@
+"""The paper's metrics over verdicts, each with its count and interval. Pure; one pass; memory by task, not by file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rtb.result import Metric, Metrics, Outcome, Verdict
+from rtb.task import Category
+
+Z95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the metrics need of one verdict. `utp` is None where the unit stage gave no result."""
+
+    instance_id: str
+    category: Category
+    outcome: Outcome
+    applied: bool
+    utp: float | None
+    cost_usd: float | None
+
+
+def row_of(verdict: Verdict) -> Row:
+    """The numbers of one verdict. A tampered task passed no test: its evidence cannot be trusted."""
+    unit = verdict.stage("unit")
+    facts = unit.unit if unit is not None else None
+    utp = facts.utp if facts is not None else None
+    if verdict.outcome == "tampered":
+        utp = 0.0
+    elif verdict.outcome in ("empty_patch", "apply_failed", "not_submitted"):
+        utp = 0.0
+    applied = verdict.patch is not None and verdict.patch.status == "applied"
+    return Row(verdict.instance_id, verdict.category, verdict.outcome, applied, utp, verdict.cost_usd)
+
+
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """95 % interval of a proportion, as fractions (Wilson 1927, score interval without continuity correction)."""
+    if n == 0:
+        return 0.0, 1.0
+    share = successes / n
+    centre = share + Z95**2 / (2 * n)
+    spread = Z95 * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n * n))
+    scale = 1 + Z95**2 / n
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+
+
+def percentage(successes: int, n: int) -> Metric:
+    """A share of tasks in percent, with its Wilson interval; null over no task."""
+    if n == 0:
+        return Metric(value=None, n=0)
+    low, high = wilson(successes, n)
+    return Metric(value=100 * successes / n, n=n, low=100 * low, high=100 * high)
+
+
+def mean(values: Sequence[float], *, scale: float = 1.0, bounds: tuple[float, float] | None = None) -> Metric:
+    """Arithmetic mean with Student's 95 % interval (null below two values); null over none."""
+    n = len(values)
+    if n == 0:
+        return Metric(value=None, n=0)
+    centre = math.fsum(values) / n
+    if n == 1:
+        return Metric(value=scale * centre, n=1)
+    from scipy.special import stdtrit
+
+    deviation = math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (n - 1))
+    half = float(stdtrit(n - 1, 0.975)) * deviation / math.sqrt(n)
+    low, high = centre - half, centre + half
+    if bounds is not None:
+        low, high = max(bounds[0], low), min(bounds[1], high)
+    return Metric(value=scale * centre, n=n, low=scale * low, high=scale * high)
+
+
+def metrics(rows: Iterable[Row]) -> Metrics:
+    """The eight metrics over these tasks.
+
+    Success, Applied and FTP are shares of all tasks given; UTP is the mean of passed / gold-passed over all tasks
+    with a unit result, where a task without a usable patch counts 0; a task that a machine fault stopped has no UTP
+    (it makes the run incomplete). NR, S_TTFT and S_TPOT are null until their stages have run. Cost: mean dollars of
+    the tasks whose cost is known.
+    """
+    kept = list(rows)
+    n = len(kept)
+    unmeasured = Metric(value=None, n=0)
+    utps = [row.utp for row in kept if row.utp is not None]
+    return Metrics(
+        success=percentage(sum(row.outcome == "resolved" for row in kept), n),
+        applied=percentage(sum(row.applied for row in kept), n),
+        ftp=percentage(sum(row.utp == 1.0 for row in kept), n),
+        utp=mean(utps, scale=100.0, bounds=(0.0, 1.0)),
+        nr=unmeasured,
+        s_ttft=unmeasured,
+        s_tpot=unmeasured,
+        cost=mean([row.cost_usd for row in kept if row.cost_usd is not None]),
+    )
