@@ -1,4 +1,4 @@
-"""The paper's metrics over verdicts, each with its count and interval. Pure; one pass; memory by task, not by file."""
+"""The paper's metrics over verdicts, each with its count and interval. Pure; one small row a task."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def row_of(verdict: Verdict) -> Row:
     unit = verdict.stage("unit")
     facts = unit.unit if unit is not None else None
     utp = facts.utp if facts is not None else None
-    if verdict.outcome == "tampered":
-        utp = 0.0
-    elif verdict.outcome in ("empty_patch", "apply_failed", "not_submitted"):
+    if verdict.outcome in ("tampered", "empty_patch", "apply_failed", "not_submitted"):
         utp = 0.0
     applied = verdict.patch is not None and verdict.patch.status == "applied"
     return Row(verdict.instance_id, verdict.category, verdict.outcome, applied, utp, verdict.cost_usd)

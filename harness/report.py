@@ -143,8 +143,8 @@ def to_markdown(report: Report, record: RunRecord, verdicts: Iterable[Verdict]) 
     ]
     if interval.value is not None:
         lines += [
-            f"**Success {interval.value:.1f} %** ({report.outcomes['resolved']} of {report.tasks} tasks; 95 % interval "
-            f"{interval.low:.1f} to {interval.high:.1f} %).",
+            f"**Success {interval.value:.1f} %** ({report.outcomes['resolved']} of {report.tasks} tasks; "
+            f"95 % interval {interval.low:.1f} to {interval.high:.1f} %).",
             "",
         ]
     lines += [*(f"> {note}" for note in report.notes), ""]
