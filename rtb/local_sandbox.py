@@ -1,0 +1,407 @@
+"""A sandbox of plain processes on this machine, for where no container engine runs. EDGE: subprocess.
+
+Each run has its own folder with a fresh copy of the tree, a home, a temporary folder and a scratch folder, a clean
+environment, and, where the kernel lets us, its own process and network name spaces. It keeps accidents apart, not an
+attacker: `isolation` says what holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import json
+import os
+import selectors
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rtb.errors import MachineError, OutOfSpace, SandboxGone
+from rtb.output import OutputFile
+from rtb.owner import is_alive, owner_id, process_id
+from rtb.sandbox import FIXED_ENV, SYMBOLIC_LINK, Change, Entry, ExecResult, Isolation, Limits
+
+READ_BYTES = 1 << 20
+MARKER = "RTB_SANDBOX"
+
+
+@contextmanager
+def open_local_sandbox(
+    base: Path, *, env: Mapping[str, str], path: str, limits: Limits, parent: Path | None = None
+) -> Iterator[LocalSandbox]:
+    """A sandbox with a copy of the folder `base` as its tree; all of it is deleted at the end.
+
+    `env` is added to a clean environment; `path` is its PATH; `$RTB_TREE` in a value of `env` stands for the tree.
+    Raises OutOfSpace.
+    """
+    parent = parent or Path(tempfile.gettempdir())
+    remove_leftovers(parent)
+    home = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{process_id()}-", dir=parent))
+    try:
+        for name in ("home", "tmp", "scratch"):
+            (home / name).mkdir(mode=0o700)
+        copy_tree(base, home / "tree")
+        clean = {"PATH": path, "HOME": f"{home}/home", "TMPDIR": f"{home}/tmp", MARKER: home.name, **FIXED_ENV}
+        clean |= {name: value.replace("$RTB_TREE", f"{home}/tree") for name, value in env.items()}
+        yield LocalSandbox(home, clean, limits)
+    finally:
+        if not _name_spaces(limits.network).processes:
+            _kill_marked(home.name)
+        remove_folder(home)
+
+
+class LocalSandbox:
+    """See rtb.sandbox.Sandbox."""
+
+    def __init__(self, home: Path, env: Mapping[str, str], limits: Limits) -> None:
+        self._home = home
+        self._env = dict(env)
+        self._limits = limits
+        self._spaces = _name_spaces(limits.network)
+        self.name = home.name
+        self.tree = str(home / "tree")
+        self.scratch = str(home / "scratch")
+
+    @property
+    def isolation(self) -> Isolation:
+        network = self._spaces.network and not self._limits.network
+        return Isolation("local", network, self._spaces.processes, files=False, memory=False, user=False)
+
+    def execute(
+        self,
+        argv: Sequence[str],
+        *,
+        output: Path,
+        timeout_seconds: float,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        cwd: str | None = None,
+        as_root: bool = False,  # noqa: ARG002  (one user only)
+    ) -> ExecResult:
+        """See rtb.sandbox.Sandbox.execute."""
+        self._check_there()
+        rlimits = {"RLIMIT_CORE": 0}
+        if self._limits.address_space_bytes is not None:
+            rlimits["RLIMIT_AS"] = self._limits.address_space_bytes
+        options = {"cwd": cwd or self.tree, "loopback": self.isolation.network, "rlimits": rlimits}
+        started = time.monotonic()
+        status_read, status_write = os.pipe()
+        with OutputFile(output, self._limits.output_bytes) as kept:
+            try:
+                process = subprocess.Popen(
+                    [*self._spaces.command, *_init(status_write, options), *argv],
+                    stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=self._env | dict(env or {}),
+                    cwd="/",
+                    start_new_session=True,
+                    pass_fds=(status_write,),
+                    bufsize=0,
+                )
+            except BaseException:
+                os.close(status_read)
+                raise
+            finally:
+                os.close(status_write)
+            try:
+                status = _pump(process, status_read, stdin, kept, started + timeout_seconds)
+            finally:
+                os.close(status_read)
+                self._end(process)
+                for pipe in (process.stdin, process.stdout):
+                    if pipe:
+                        with contextlib.suppress(BrokenPipeError):
+                            pipe.close()
+            seconds = time.monotonic() - started
+        if status == b"" and process.returncode not in (-signal.SIGKILL, 128 + signal.SIGKILL):
+            raise MachineError(
+                f"{process.args!r} could not start: {output.read_bytes()[-500:].decode(errors='replace')}"
+            )
+        # No word from our first process means that it was killed, which only the command or the kernel can have done.
+        code = None if status is None else int(status or -signal.SIGKILL)
+        return ExecResult(code, status is None, kept.written, kept.truncated, seconds)
+
+    def write(self, root: str, change: Change) -> None:
+        """See rtb.sandbox.Sandbox.write."""
+        with self._folder(root) as top:
+            for path in change.delete:
+                with _parent(top, path, create=False) as found:
+                    if found is not None:
+                        _remove(found, path.rpartition("/")[2])
+            for path, entry in change.write.items():
+                with _parent(top, path, create=True) as found:
+                    assert found is not None
+                    _lay(found, path.rpartition("/")[2], entry)
+
+    def read(self, path: str, *, limit_bytes: int) -> bytes | None:
+        """See rtb.sandbox.Sandbox.read. Paths outside the sandbox's own folder are not there."""
+        relative = Path(os.path.normpath(path))
+        if not relative.is_relative_to(self._home):
+            return None
+        with (
+            self._folder(str(self._home)) as top,
+            _parent(top, str(relative.relative_to(self._home)), create=False) as found,
+        ):
+            if found is None:
+                return None
+            try:
+                # Non-blocking, so that a named pipe of the command's cannot hold us up.
+                fd = os.open(relative.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=found)
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR):
+                    return None
+                raise
+            with os.fdopen(fd, "rb") as file:
+                facts = os.fstat(fd)
+                if not stat.S_ISREG(facts.st_mode):
+                    return None
+                data = file.read(limit_bytes + 1)
+                if len(data) > limit_bytes:
+                    raise OutOfSpace(
+                        f"{path} in {self.name} holds {facts.st_size} bytes, over the limit of {limit_bytes}"
+                    )
+                return data
+
+    def _check_there(self) -> None:
+        if not self._home.is_dir():
+            raise SandboxGone(f"the local sandbox's folder {self._home} is gone")
+
+    @contextmanager
+    def _folder(self, root: str) -> Iterator[int]:
+        """A folder of the sandbox as a file descriptor, reached without following a link of the command's."""
+        path = Path(os.path.normpath(root))
+        if not path.is_relative_to(self._home):
+            raise ValueError(f"{root} is not inside the sandbox {self._home}")
+        self._check_there()
+        top = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if path == self._home:
+                yield top
+                return
+            with _parent(top, f"{path.relative_to(self._home)}/x", create=True) as found:
+                assert found is not None
+                yield found
+        finally:
+            os.close(top)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """Nothing of the command is left when this returns."""
+        if process.poll() is None and not self._spaces.processes:
+            # Without a process name space only our first process knows its descendants: it kills them at SIGTERM.
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=15)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@dataclass(frozen=True)
+class _NameSpaces:
+    command: tuple[str, ...]
+    network: bool
+    processes: bool
+
+
+@functools.cache
+def _name_spaces(network: bool) -> _NameSpaces:
+    """The strongest `unshare` that this kernel lets us use, found by trying. `network`: the host's is kept."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        return _NameSpaces((), network=False, processes=False)
+    net = () if network else ("--net",)
+    pid = ("--pid", "--fork", "--kill-child")
+    user = () if os.getuid() == 0 else ("--user", "--map-root-user")
+    for spaces in ((*user, *net, *pid, "--mount-proc"), (*user, *net, *pid), (*user, *net)):
+        try:
+            tried = subprocess.run([unshare, *spaces, "true"], capture_output=True, timeout=10, check=False)
+        except subprocess.TimeoutExpired:
+            continue
+        if tried.returncode == 0 and spaces:
+            return _NameSpaces((unshare, *spaces), network=bool(net), processes="--pid" in spaces)
+    return _NameSpaces((), network=False, processes=False)
+
+
+def _init(status_fd: int, options: Mapping[str, object]) -> list[str]:
+    script = str(Path(__file__).with_name("local_init.py"))
+    return [sys.executable, "-I", "-S", script, str(status_fd), json.dumps(options)]
+
+
+def _pump(
+    process: subprocess.Popen[bytes], status: int, stdin: bytes | None, kept: OutputFile, deadline: float
+) -> bytes | None:
+    """Move bytes until the command has ended and its output is read. The status text, or None at the deadline."""
+    assert process.stdout is not None
+    left = memoryview(stdin or b"")
+    ended: bytes | None = None
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(process.stdout, selectors.EVENT_READ)
+        waiting.register(status, selectors.EVENT_READ)
+        if process.stdin:
+            os.set_blocking(process.stdin.fileno(), False)
+            waiting.register(process.stdin, selectors.EVENT_WRITE)
+        while waiting.get_map():
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return ended
+            for key, _ in waiting.select(remaining):
+                if key.fileobj is process.stdin:
+                    left = _feed(process.stdin, left)
+                    if not left:
+                        waiting.unregister(process.stdin)
+                        with contextlib.suppress(BrokenPipeError):
+                            process.stdin.close()
+                elif key.fileobj == status:
+                    ended = os.read(status, 64)
+                    waiting.unregister(status)
+                    if process.stdin in [item.fileobj for item in waiting.get_map().values()]:
+                        waiting.unregister(process.stdin)
+                else:
+                    data = os.read(process.stdout.fileno(), READ_BYTES)
+                    kept.write(data)
+                    if not data:
+                        waiting.unregister(process.stdout)
+    return ended
+
+
+def _feed(pipe: object, left: memoryview) -> memoryview:
+    assert hasattr(pipe, "fileno")
+    try:
+        return left[os.write(pipe.fileno(), left[:65536]) :] if left else left
+    except BlockingIOError:
+        return left
+    except BrokenPipeError:  # the command reads no further
+        return left[len(left) :]
+
+
+@contextmanager
+def _parent(top: int, path: str, *, create: bool) -> Iterator[int | None]:
+    """The folder that holds `path` under the open folder `top`, link-free. None when it is not there."""
+    current = os.dup(top)
+    try:
+        for part in path.split("/")[:-1]:
+            following = _step(current, part, create=create)
+            if following is None:
+                yield None
+                return
+            os.close(current)
+            current = following
+        yield current
+    finally:
+        os.close(current)
+
+
+def _step(folder: int, name: str, *, create: bool) -> int | None:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+    if not create:
+        return None
+    _remove(folder, name)
+    os.mkdir(name, 0o755, dir_fd=folder)
+    return os.open(name, flags, dir_fd=folder)
+
+
+def _remove(folder: int, name: str) -> None:
+    """Whatever is there, but never what a link points to."""
+    try:
+        facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(facts.st_mode):
+        shutil.rmtree(name, dir_fd=folder)
+    else:
+        os.unlink(name, dir_fd=folder)
+
+
+def _lay(folder: int, name: str, entry: Entry) -> None:
+    _remove(folder, name)
+    try:
+        if entry.mode == SYMBOLIC_LINK:
+            os.symlink(os.fsdecode(entry.data), name, dir_fd=folder)
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, entry.mode, dir_fd=folder), "wb") as file:
+            os.fchmod(file.fileno(), entry.mode)
+            file.write(entry.data)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OutOfSpace(f"the disk is full: {name} cannot be written into the local sandbox") from error
+        raise
+
+
+def copy_tree(source: Path, destination: Path) -> None:
+    """A real copy with modes, times and links, on a file system that can, by sharing unwritten blocks.
+
+    Never by hard links: a write into the copy must not reach the source. Raises OutOfSpace.
+    """
+    copied = subprocess.run(
+        ["cp", "-a", "--reflink=auto", "--", str(source), str(destination)], capture_output=True, check=False
+    )
+    if copied.returncode == 0:
+        return
+    if b"No space left" in copied.stderr:
+        raise OutOfSpace(f"the disk is full: {source} cannot be copied to {destination}")
+    remove_folder(destination)  # a cp without --reflink (not GNU's)
+    shutil.copytree(source, destination, symlinks=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder whatever modes its parts have. Raises MachineError when something stays."""
+
+    def mend(_function: object, path: str, _error: object) -> None:
+        for place in (Path(path).parent, Path(path)):
+            if place.is_relative_to(folder) and not place.is_symlink():
+                with contextlib.suppress(OSError):
+                    place.chmod(0o700)
+        with contextlib.suppress(FileNotFoundError):
+            if Path(path).is_dir() and not Path(path).is_symlink():
+                shutil.rmtree(path)
+            else:
+                Path(path).unlink()
+
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder, onerror=mend)
+    if folder.exists():
+        raise MachineError(f"the sandbox's folder {folder} cannot be deleted; remove it by hand")
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Folders of runs whose process has died (killed hard, or before a restart)."""
+    for folder in parent.glob(f"{_prefix()}*"):
+        process = folder.name.removeprefix(_prefix()).rpartition("-")[0]
+        if not is_alive(process):
+            _kill_marked(folder.name)
+            remove_folder(folder)
+
+
+def _prefix() -> str:
+    return f"rtb-local-{owner_id()}-"
+
+
+def _kill_marked(name: str) -> None:
+    """Last resort where there is no process name space: every process that carries the sandbox's name."""
+    wanted = f"{MARKER}={name}".encode()
+    for _ in range(3):
+        found = False
+        for place in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if wanted in place.read_bytes().split(b"\0"):
+                    found = True
+                    os.kill(int(place.parent.name), signal.SIGKILL)
+        if not found:
+            return
+        time.sleep(0.01)
