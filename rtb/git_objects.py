@@ -156,6 +156,14 @@ class GitObjects:
     def with_entries(self, tree: str | None, entries: Mapping[str, TreeEntry | None]) -> str:
         """A tree like `tree` (None: empty) with these paths set, or removed where None. A file in the way of a folder
         gives way, and the other way round."""
+        index = self.new_index(tree)
+        self.set_entries(index, entries)
+        return self.write_tree(index)
+
+    def set_entries(self, index: Path, entries: Mapping[str, TreeEntry | None]) -> None:
+        """Set these paths of an index, or remove them where None."""
+        if not entries:
+            return
         removed = [path for path, entry in entries.items() if entry is None]
         kept = [(path, entry) for path, entry in entries.items() if entry is not None]
         lines = [b"0 %s\t%s\0" % (b"0" * 40, path.encode("utf-8", "surrogateescape")) for path in removed]
@@ -163,9 +171,7 @@ class GitObjects:
             b"%o %s\t%s\0" % (entry.mode, entry.id.encode(), path.encode("utf-8", "surrogateescape"))
             for path, entry in kept
         ]
-        index = self.new_index(tree)
         self.run(["update-index", "-z", "--index-info"], stdin=b"".join(lines), index=index)
-        return self.write_tree(index)
 
     def differences(self, old: str, new: str) -> tuple[TreeDifference, ...]:
         """Every path whose mode or bytes differ; a rename is a removal and an addition."""
