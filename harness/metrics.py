@@ -43,7 +43,10 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     centre = share + Z95**2 / (2 * n)
     spread = Z95 * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n * n))
     scale = 1 + Z95**2 / n
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+    # The bounds are exact at the ends; rounding must not push them inside.
+    low = (centre - spread) / scale if successes > 0 else 0.0
+    high = (centre + spread) / scale if successes < n else 1.0
+    return max(0.0, low), min(1.0, high)
 
 
 def percentage(successes: int, n: int) -> Metric:

@@ -1,4 +1,4 @@
-"""The command line: every verb in sight. What a verb needs is imported when it runs, so that --help answers at once."""
+"""The command line: every verb in sight. What a verb needs is imported when it runs, so that --help is quick."""
 
 from __future__ import annotations
 
@@ -147,9 +147,7 @@ def tasks_schema(
 def tasks_hydrate(
     ids: IdsArgument = None,
     suite: SuiteOption = None,
-    clone: Annotated[
-        Path | None, typer.Option(help="A local clone that has the commits; else they are fetched.")
-    ] = None,
+    clone: Annotated[Path | None, typer.Option(help="A clone that has the commits; else they are fetched.")] = None,
     pin: Annotated[bool, typer.Option("--pin", help="Record digests and paths instead of checking them.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -183,8 +181,9 @@ def predictions_check(
     found = read_predictions(file, known)
     missing = sorted(known - set(found.ids)) if known else []
     if as_json:
+        problems = [item.model_dump(mode="json") for item in found.problems]
         emit({"file": str(file), "form": found.form, "usable": list(found.ids), "empty_patch": sorted(found.empty),
-              "not_submitted": missing, "problems": [item.model_dump(mode="json") for item in found.problems]})  # fmt: skip
+              "not_submitted": missing, "problems": problems})  # fmt: skip
     else:
         for item in found.problems:
             say(f"{file}:{item.place}: {'warning' if item.is_warning else 'error'}: {item.message}")

@@ -1,0 +1,286 @@
+"""A whole run: predictions in, verdicts out. Records before running; what is finished is never run again."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Literal, cast
+
+from harness import controls
+from harness.pool import run_all
+from harness.report import build_report, to_markdown
+from harness.single import Job, LiveSandboxes, evaluate_one
+from harness.verdict import grade_run, grade_task
+from rtb import __version__, environment, hydration, machine
+from rtb.checkout import BaseTree
+from rtb.console import Progress, progress, say
+from rtb.errors import ExpectedError
+from rtb.prediction import CONTROLS, Prediction, PredictionFile, Problem, read_predictions
+from rtb.result import Report, Verdict
+from rtb.run import Run, RunRecord, check_run_id
+from rtb.storage import write_model
+from rtb.suite import LoadedSuite, TaskEntry, find_task, load_suite
+from rtb.task import STAGES, StageName, task_digest
+
+# So many equal machine faults one after the other are one broken machine: no further task is begun.
+EQUAL_FAULTS = 5
+AVAILABLE_STAGES: tuple[StageName, ...] = ("unit",)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for."""
+
+    predictions: str
+    suite: str | None
+    instances: tuple[str, ...]
+    stages: tuple[str, ...]
+    sandbox: str | None
+    workers: int
+    run_id: str | None
+    profile: str
+    out: Path
+    retries: int
+    plain: bool | None = None
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that came to its end, whatever the score."""
+
+    run: Run
+    report: Report
+    faulty_predictions: int
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """Where predictions come from: a file, or a control made for each task when its turn comes."""
+
+    label: str
+    sha256: str
+    file: PredictionFile | None
+    problems: tuple[Problem, ...]
+    model_names: tuple[str, ...]
+
+    def ids(self, entries: tuple[TaskEntry, ...]) -> list[str]:
+        names = [entry.instance_id for entry in entries]
+        return names if self.file is None else [name for name in names if name in self.file.positions]
+
+    def load(self, entry: TaskEntry, base: BaseTree) -> Prediction:
+        return controls.control(self.label, entry, base) if self.file is None else self.file.load(entry.instance_id)
+
+
+def evaluate(request: Request) -> Finished:
+    """Evaluate, or finish, a run. Raises ExpectedError on bad input; KeyboardInterrupt leaves a resumable run."""
+    stages, profile = _stages(request.stages), _profile(request.profile)
+    loaded = _suite(request)
+    entries = loaded.select(request.instances)
+    if not entries:
+        raise ExpectedError(f"suite {loaded.suite.name} has no task")
+    answers = _answers(request.predictions, {entry.instance_id for entry in entries}, loaded)
+    kind = environment.choose_kind(request.sandbox)
+    digests = {entry.instance_id: _digest(entry) for entry in entries}
+    run_id = check_run_id(request.run_id or _name(answers, loaded, kind))
+    run = Run(request.out / run_id)
+    with run.sole_writer():
+        here = machine.this_machine()
+        record = RunRecord(
+            run_id=run_id,
+            created_at=_created(run),
+            rtb_version=__version__,
+            suite=loaded.suite.name,
+            suite_digest=hashlib.sha256("".join(sorted(digests.values())).encode()).hexdigest(),
+            categories={entry.instance_id: entry.task.category for entry in entries},
+            whole_suite=len(entries) == len(loaded.entries),
+            stages=stages,
+            profile=profile,
+            sandbox=kind,
+            isolation=environment.not_isolated(kind),
+            predictions=answers.label,
+            predictions_sha256=answers.sha256,
+            problems=answers.problems,
+            model_names=answers.model_names,
+            machine=here,
+            versions={**machine.versions(), **environment.versions(kind)},
+            workers=request.workers,
+        )
+        write_model(run.record, record)
+        _keep_predictions(run, answers, entries)
+        _run(request, run, record, entries, answers, digests)
+        report = write_reports(run, record)
+    return Finished(run, report, sum(not problem.is_warning for problem in answers.problems))
+
+
+def _stages(names: tuple[str, ...]) -> tuple[StageName, ...]:
+    wanted = [name.strip() for name in names if name.strip()]
+    if unknown := [name for name in wanted if name not in AVAILABLE_STAGES]:
+        raise ExpectedError(f"--stages {unknown[0]!r}: this version has {', '.join(AVAILABLE_STAGES)}")
+    if not wanted:
+        raise ExpectedError("--stages names no stage")
+    return tuple(stage for stage in STAGES if stage in wanted)
+
+
+def _profile(name: str) -> Literal["robust", "paper"]:
+    if name not in ("robust", "paper"):
+        raise ExpectedError(f"--profile {name!r}: there are robust and paper")
+    return cast(Literal["robust", "paper"], name)
+
+
+def _suite(request: Request) -> LoadedSuite:
+    if request.suite is not None:
+        return load_suite(request.suite)
+    if request.instances:
+        homes = {find_task(name).suite.name for name in request.instances}
+        if len(homes) == 1:
+            return load_suite(homes.pop())
+        raise ExpectedError(f"the tasks are of several suites ({', '.join(sorted(homes))}): name one with --suite")
+    return load_suite("demo")
+
+
+def _answers(label: str, selected: set[str], loaded: LoadedSuite) -> _Answers:
+    if label in CONTROLS:
+        return _Answers(label, hashlib.sha256(label.encode()).hexdigest(), None, (), (label,))
+    path = Path(label)
+    known = {entry.instance_id for entry in loaded.entries}
+    found = read_predictions(path, known)
+    for problem in found.problems:
+        say(f"{path}:{problem.place}: {'warning' if problem.is_warning else 'error'}: {problem.message}")
+    if not found.ids:
+        raise ExpectedError(f"{path}: no prediction of suite {loaded.suite.name} that could be evaluated")
+    if not selected & set(found.ids):
+        raise ExpectedError(f"{path}: no prediction for any of the selected tasks")
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return _Answers(label, digest, found, found.problems, found.model_names)
+
+
+def _digest(entry: TaskEntry) -> str:
+    return task_digest(entry.task, entry.required_tests(), hydration.patches_of(entry).as_mapping())
+
+
+def _name(answers: _Answers, loaded: LoadedSuite, kind: str) -> str:
+    stem = answers.label if answers.file is None else Path(answers.label).stem
+    clean = "".join(char if char.isalnum() or char in "._-" else "-" for char in stem).lstrip("._-") or "run"
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return f"{loaded.suite.name}-{clean[:40]}-{kind}-{stamp}"
+
+
+def _created(run: Run) -> str:
+    """When the run was first begun; a resumed run keeps its date."""
+    if run.record.is_file():
+        return run.read_record().created_at
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _keep_predictions(run: Run, answers: _Answers, entries: tuple[TaskEntry, ...]) -> None:
+    if answers.file is None:
+        return
+    # Written line by line, beside its final name: a file of any size, and never half of one.
+    temporary = run.predictions.with_suffix(".part")
+    wanted = {entry.instance_id for entry in entries}
+    with temporary.open("wb") as file:
+        for name in answers.file.ids:
+            if name in wanted:
+                file.write(answers.file.load(name).to_line())
+    temporary.replace(run.predictions)
+
+
+def _run(
+    request: Request,
+    run: Run,
+    record: RunRecord,
+    entries: tuple[TaskEntry, ...],
+    answers: _Answers,
+    digests: dict[str, str],
+) -> None:
+    names = set(answers.ids(entries))
+    chosen = [entry for entry in entries if entry.instance_id in names]
+    _drop_stale(run, entries, names)
+    stop = threading.Event()
+    guard = _FaultGuard(stop)
+    live = LiveSandboxes()
+    with progress(len(chosen), plain=request.plain, quiet=request.quiet) as shown:
+
+        def jobs() -> Iterator[Job]:
+            for entry in chosen:
+                yield Job(
+                    entry=entry, load=partial(answers.load, entry), folder=run.task(entry.instance_id),
+                    record=record, task_digest=digests[entry.instance_id], retries=request.retries,
+                    control=answers.label if answers.file is None else None, stop=stop, live=live,
+                )  # fmt: skip
+
+        def finished(job: Job, reused: bool) -> None:
+            verdict = grade_task(run, record, job.entry.instance_id)
+            if job.folder.path.is_dir():
+                write_model(job.folder.verdict, verdict)
+            guard.saw(verdict, shown)
+            again = " (kept from before)" if reused else ""
+            shown.done(verdict.instance_id, verdict.outcome, verdict.reason + again, verdict.seconds)
+
+        run_all(
+            jobs(),
+            lambda job: evaluate_one(job, shown),
+            workers=request.workers,
+            on_result=finished,
+            stop=stop,
+            interrupt=live.interrupt,
+        )
+
+
+def _drop_stale(run: Run, entries: tuple[TaskEntry, ...], submitted: set[str]) -> None:
+    """A task that an earlier call had a prediction for, and this one has none for, is not submitted."""
+    for entry in entries:
+        folder = run.task(entry.instance_id).path
+        if entry.instance_id not in submitted and folder.is_dir():
+            shutil.rmtree(folder)
+
+
+class _FaultGuard:
+    """Sets `stop` after too many equal machine faults in a row."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._last = ""
+        self._count = 0
+
+    def saw(self, verdict: Verdict, shown: Progress) -> None:
+        if verdict.outcome != "error" or not verdict.attempts:
+            self._last, self._count = "", 0
+            return
+        kind = verdict.attempts[-1].kind
+        self._count = self._count + 1 if kind == self._last else 1
+        self._last = kind
+        if self._count == EQUAL_FAULTS and not self._stop.is_set():
+            self._stop.set()
+            shown.note(f"{EQUAL_FAULTS} tasks in a row ended with {kind}: no further task is begun; see 'rtb doctor'")
+
+
+def write_reports(run: Run, record: RunRecord) -> Report:
+    """report.json and report.md from the stored verdicts."""
+    report = build_report(record, stored_verdicts(run, record))
+    run.write_report(report, to_markdown(report, record, stored_verdicts(run, record)))
+    return report
+
+
+def stored_verdicts(run: Run, record: RunRecord) -> Iterator[Verdict]:
+    """Each task's verdict.json, or what follows from its files when it has none."""
+    for name in record.instance_ids:
+        yield run.read_verdict(name) or grade_task(run, record, name)
+
+
+def regrade(run: Run) -> Report:
+    """Grade a stored run again from its raw files and write verdicts and reports anew."""
+    record = run.read_record()
+    for verdict in grade_run(run):
+        folder = run.task(verdict.instance_id)
+        if folder.path.is_dir():
+            write_model(folder.verdict, verdict)
+    return write_reports(run, record)

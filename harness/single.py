@@ -1,0 +1,235 @@
+"""One prediction on one task: patch, sandbox, stages. Leaves raw files; the verdict is graded from them."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.plan import PatchPlan, patch_plan
+from harness.stages.unit import run_unit
+from harness.verdict import grade_stages
+from rtb import __version__, environment, hydration
+from rtb.checkout import BaseTree
+from rtb.console import Progress
+from rtb.errors import BuildFailed, ExpectedError, InvalidFile, MachineError, SandboxGone, StoredRunBroken
+from rtb.git_objects import borrow_objects
+from rtb.prediction import Prediction
+from rtb.result import Attempt, ResumeKey, StageResult
+from rtb.run import AttemptLog, RunRecord, StageTimes, TaskRecord, TaskRun
+from rtb.sabotage import CannotSabotage
+from rtb.sandbox import Limits, Sandbox
+from rtb.storage import write_atomic, write_model
+from rtb.suite import TaskEntry, read_model
+from rtb.task import StageName
+
+StageRunner = Callable[[TaskRecord, PatchPlan, Sandbox, Path], StageResult]
+
+
+def _unit(record: TaskRecord, plan: PatchPlan, sandbox: Sandbox, raw: Path) -> StageResult:
+    assert record.tests is not None
+    return run_unit(record.task, record.tests, sandbox, raw, trusted=plan.trusted)
+
+
+# A stage that the harness learns is one more line here and one more in verdict.GRADERS.
+STAGE_RUNNERS: Mapping[StageName, StageRunner] = {"unit": _unit}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One unit of work for the pool. `load` reads the prediction when its turn comes, so that memory stays flat."""
+
+    entry: TaskEntry
+    load: Callable[[BaseTree], Prediction]
+    folder: TaskRun
+    record: RunRecord
+    task_digest: str
+    retries: int
+    control: str | None
+    stop: threading.Event
+    live: LiveSandboxes
+
+
+class LiveSandboxes:
+    """The sandboxes in use, so that an interrupt can end them all."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._live: set[Sandbox] = set()
+        self.interrupted = False
+
+    @contextmanager
+    def use(self, sandbox: Sandbox) -> Iterator[Sandbox]:
+        """Count a sandbox as live until the block ends."""
+        with self._lock:
+            if self.interrupted:
+                raise SandboxGone("interrupted")
+            self._live.add(sandbox)
+        try:
+            yield sandbox
+        finally:
+            with self._lock:
+                self._live.discard(sandbox)
+
+    def interrupt(self) -> None:
+        """Kill what runs now and let nothing begin. A machine fault seen from here on is the interrupt's."""
+        with self._lock:
+            self.interrupted = True
+            live = list(self._live)
+        for sandbox in live:
+            sandbox.kill()
+
+
+def evaluate_one(job: Job, shown: Progress) -> bool:
+    """Evaluate one prediction, leaving its files in `job.folder`. True when a finished result was found and kept.
+
+    A machine fault is retried, each try kept; what is left after the last one is the outcome `error`. This is one of
+    the two places that catch everything: a fault of ours ends one task, not the run, and its traceback is kept.
+    """
+    name = job.entry.instance_id
+    try:
+        return _with_retries(job, shown)
+    except (KeyboardInterrupt, ExpectedError):
+        raise
+    except Exception as error:  # noqa: BLE001 - see the docstring
+        job.folder.path.mkdir(parents=True, exist_ok=True)
+        write_atomic(job.folder.fault, traceback.format_exc().encode())
+        what = f"a fault of rtb itself ({type(error).__name__}: {error}); see {job.folder.fault.name}"
+        only = _attempt(1, what, type(error).__name__, 0.0)
+        write_model(job.folder.attempts, AttemptLog(attempts=(only,), final=True))
+        shown.note(f"{name}: {what}")
+        return False
+
+
+def _with_retries(job: Job, shown: Progress) -> bool:
+    tries: list[Attempt] = []
+    while True:
+        started = time.monotonic()
+        number = len(tries) + 1
+        try:
+            return _evaluate(job, shown, tries)
+        except MachineError as error:
+            if job.live.interrupted:
+                return False
+            _keep_raw(job.folder, number)
+            seconds = time.monotonic() - started
+            tries.append(_attempt(number, str(error), type(error).__name__, seconds))
+            final = number > job.retries or isinstance(error, BuildFailed)
+            write_model(job.folder.attempts, AttemptLog(attempts=tuple(tries), final=final))
+            if final:
+                return False
+            shown.note(f"{job.entry.instance_id}: {error}; try {number + 1} of {job.retries + 1}")
+            if job.stop.wait(min(2.0**number, 30.0)) and job.live.interrupted:
+                return False
+
+
+def _attempt(number: int, error: str, kind: str, seconds: float) -> Attempt:
+    return Attempt(number=number, error=error, kind=kind, seconds=seconds)
+
+
+def _keep_raw(folder: TaskRun, number: int) -> None:
+    """Move the raw files of a broken try aside: they are evidence, and no later try may be graded from them."""
+    kept = folder.failed_attempt(number)
+    shutil.rmtree(kept, ignore_errors=True)
+    for stage in STAGE_RUNNERS:
+        if folder.stage(stage).is_dir():
+            kept.mkdir(parents=True, exist_ok=True)
+            folder.stage(stage).rename(kept / stage)
+
+
+def _evaluate(job: Job, shown: Progress, tries: list[Attempt]) -> bool:
+    """One try. Leaves record.json, raw files, and times.json last."""
+    entry, name, started = job.entry, job.entry.instance_id, time.monotonic()
+    shown.step(name, "environment")
+    prepared = environment.prepare(entry, job.record.sandbox, progress=shown.note)
+    try:
+        prediction = job.load(prepared.base)
+    except CannotSabotage as error:
+        shown.note(f"{name}: no such control: {error}")
+        shutil.rmtree(job.folder.path, ignore_errors=True)
+        return False
+    key = _key(job, prediction, prepared.digest)
+    if not tries and is_finished(job.folder, key):
+        return True
+    if not tries:
+        shutil.rmtree(job.folder.path, ignore_errors=True)
+    job.folder.path.mkdir(parents=True, exist_ok=True)
+    write_atomic(job.folder.patch_diff, prediction.patch_bytes)
+    shown.step(name, "patch")
+    with borrow_objects(prepared.base.path) as objects:
+        plan = patch_plan(entry, objects, prepared.base.tree, prediction.patch_bytes, control=job.control)
+    record = TaskRecord(
+        task=entry.task,
+        tests=entry.tests,
+        model_name_or_path=prediction.model_name_or_path,
+        patch=plan.facts,
+        audit=plan.audit,
+        key=key,
+        stages=tuple(stage for stage in job.record.stages if stage in entry.task.stages),
+        cost_usd=prediction.cost_usd,
+        tokens=prediction.tokens,
+    )
+    write_model(job.folder.record, record)
+    stage_seconds: dict[StageName, float] = {}
+    if plan.change is not None:
+        with (
+            environment.open_sandbox(prepared, limits=Limits(), run_label=job.record.run_id) as opened,
+            job.live.use(opened) as sandbox,
+        ):
+            sandbox.write(sandbox.tree, plan.change)
+            _stages(job, record, plan, sandbox, shown, stage_seconds)
+    times = StageTimes(total_seconds=time.monotonic() - started, stage_seconds=stage_seconds)
+    write_model(job.folder.times, times)
+    return False
+
+
+def _stages(
+    job: Job,
+    record: TaskRecord,
+    plan: PatchPlan,
+    sandbox: Sandbox,
+    shown: Progress,
+    seconds: dict[StageName, float],
+) -> None:
+    """Run the stages in order; the first that does not pass is the last that runs."""
+    for stage in record.stages:
+        shown.step(record.task.instance_id, stage)
+        begun = time.monotonic()
+        result = STAGE_RUNNERS[stage](record, plan, sandbox, job.folder.stage(stage))
+        seconds[stage] = time.monotonic() - begun
+        if result.status != "passed" or result.tampered:
+            return
+
+
+def _key(job: Job, prediction: Prediction, environment_digest: str) -> ResumeKey:
+    return ResumeKey(
+        patch_sha256=hydration.sha256(prediction.patch_bytes),
+        task_digest=job.task_digest,
+        environment_digest=environment_digest,
+        harness_version=__version__,
+        device_class=job.record.machine.device_class,
+        stages=job.record.stages,
+        profile=job.record.profile,
+    )
+
+
+def is_finished(folder: TaskRun, key: ResumeKey) -> bool:
+    """Whether a result for this very key is stored and came to its end. A broken file is no result."""
+    if not folder.times.is_file() or not folder.record.is_file():
+        return False
+    try:
+        record = read_model(folder.record, TaskRecord)
+        if record.key != key:
+            return False
+        if folder.attempts.is_file() and read_model(folder.attempts, AttemptLog).final:
+            return False
+        read_model(folder.times, StageTimes)
+        results = grade_stages(record, folder.path)
+    except (InvalidFile, StoredRunBroken):
+        return False
+    return all(result.status != "error" for result in results)

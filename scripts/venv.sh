@@ -1,0 +1,35 @@
+# Sourced by scripts/demo and scripts/test: a Python with rtb installed, in $PYTHON.
+# Uses the virtual environment that is active; makes .venv in the repository when none is.
+# Set RTB_EXTRAS to the extras to install.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+if [ -n "${VIRTUAL_ENV:-}" ]; then
+    PYTHON="$VIRTUAL_ENV/bin/python"
+else
+    base=""
+    for candidate in python3.13 python3.12 python3.11 python3; do
+        if command -v "$candidate" >/dev/null 2>&1 &&
+            "$candidate" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            base=$candidate
+            break
+        fi
+    done
+    if [ -z "$base" ]; then
+        echo "rtb needs Python 3.11 or newer with the venv module: install it and run this again" >&2
+        exit 1
+    fi
+    [ -x "$root/.venv/bin/python" ] || "$base" -m venv "$root/.venv"
+    PYTHON="$root/.venv/bin/python"
+fi
+if ! command -v git >/dev/null 2>&1; then
+    echo "rtb needs git: install it and run this again" >&2
+    exit 1
+fi
+want="$(cat "$root/pyproject.toml" "$root/scripts/venv.sh") ${RTB_EXTRAS:-}"
+stamp="$(dirname "$PYTHON")/../.rtb-installed"
+if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
+    echo "installing rtb into $(dirname "$(dirname "$PYTHON")") ..." >&2
+    "$PYTHON" -m pip install --quiet --disable-pip-version-check -e "$root${RTB_EXTRAS:+[$RTB_EXTRAS]}"
+    printf '%s' "$want" >"$stamp"
+fi
+export PYTHON
