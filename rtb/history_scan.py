@@ -1,0 +1,277 @@
+"""From a history to records: for each commit how it landed, and which Triton functions it changed.
+
+Raw tree changes say which files changed; only Python files outside tests and benches are read, only those that can
+hold Triton are cut into functions, and only functions not seen before are parsed. Two processes share the work.
+Records of a history are kept in the user's cache, so that a later scan reads the new commits only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from rtb.history import Blobs, Commit, FileChange, boundary, is_ancestor, present_objects, walk
+from rtb.kernels import Comparison, FunctionChange, compare_sources
+from rtb.landing import Landing, Reference, read_landing
+from rtb.python_source import Unreadable
+from rtb.repo_rules import RepoRules, is_source, is_test
+from rtb.storage import cache_folder, write_atomic
+from rtb.triton_source import TritonSource, may_matter, read_source
+
+INDEX_VERSION = 1
+_CHUNK = 1000
+_SCANNED = tuple[tuple[tuple[FunctionChange, ...], tuple[str, ...], tuple[tuple[str, str], ...]] | None, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the miner keeps of a commit. `tests` are changed paths of the held-out part that still exist."""
+
+    sha: str
+    parents: tuple[str, ...]
+    committed_at: int
+    landing: Landing
+    files: int
+    tests: tuple[str, ...] = ()
+    changes: tuple[FunctionChange, ...] = ()
+    dialects: tuple[str, ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+    boundary: bool = False
+
+    @property
+    def comparison(self) -> Comparison:
+        """The changes, to be asked by kind."""
+        return Comparison(changes=self.changes, dialects=self.dialects)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """All records of a history, oldest first. `read` says how many commits had to be read anew."""
+
+    records: tuple[Record, ...]
+    newest: str
+    read: int
+
+
+class Scanner:
+    """Compares the files of commits; one per process. Sources are remembered by blob id."""
+
+    def __init__(self, repository: Path, rules: RepoRules, present: frozenset[bytes] | None) -> None:
+        self._rules = rules
+        self._blobs = Blobs(repository, present)
+        self._stack = ExitStack()
+        self._stack.enter_context(self._blobs)
+        self._wrappers = frozenset(rules.wrappers)
+        self._source = lru_cache(maxsize=2048)(self._read_source)
+
+    def close(self) -> None:
+        """Ends the git process."""
+        self._stack.close()
+
+    def scan(self, batch: Sequence[Sequence[FileChange]]) -> _SCANNED:
+        """The Triton changes of each commit's files; None where there is nothing to tell."""
+        wanted: dict[str, dict[str, None]] = {}
+        for files in batch:
+            for item in files:
+                seen = wanted.setdefault(item.path, {})
+                seen.update(dict.fromkeys(name for name in (item.new, item.old) if name))
+        # Versions of one path lie close together in a pack: asked in that order, each is one small delta away.
+        order = list(dict.fromkeys((path, name) for path in sorted(wanted) for name in wanted[path]))
+        held: dict[str, bytes | None] = {}
+        missing: set[str] = set()
+        for (path, _), (name, data) in zip(order, self._blobs.read(name for _, name in order), strict=True):
+            if data is None:
+                missing.add(name)
+            elif may_matter(data, path):
+                held[name] = data
+        return tuple(self._compare(files, held, missing) for files in batch)
+
+    def _compare(
+        self, files: Sequence[FileChange], held: dict[str, bytes | None], missing: set[str]
+    ) -> tuple[tuple[FunctionChange, ...], tuple[str, ...], tuple[tuple[str, str], ...]] | None:
+        before: dict[str, TritonSource | Unreadable] = {}
+        after: dict[str, TritonSource | Unreadable] = {}
+        skipped: list[tuple[str, str]] = []
+        for item in files:
+            if item.old in missing or item.new in missing:
+                skipped.append((item.path, "missing_blob"))
+                continue
+            for name, side in ((item.old, before), (item.new, after)):
+                data = held.get(name) if name else None
+                if name and data is not None:
+                    side[item.path] = self._source(name, item.path, data)
+        if not before and not after and not skipped:
+            return None
+        result = compare_sources(before, after)
+        skipped += [(path, why.reason) for path, why in result.unreadable]
+        if not result.changes and not skipped and not result.dialects:
+            return None
+        return result.changes, result.dialects, tuple(skipped)
+
+    def _read_source(self, name: str, path: str, data: bytes) -> TritonSource | Unreadable:
+        del name  # the key under which the result is remembered
+        return read_source(data, path, self._wrappers)
+
+
+_scanner: Scanner | None = None
+
+
+def _start(repository: Path, rules: RepoRules, present: frozenset[bytes] | None) -> None:
+    global _scanner
+    _scanner = Scanner(repository, rules, present)
+
+
+def _scan_batch(batch: Sequence[Sequence[FileChange]]) -> _SCANNED:
+    assert _scanner is not None
+    return _scanner.scan(batch)
+
+
+def scan(repository: Path, newest: str, rules: RepoRules, *, workers: int | None = None, cached: bool = True) -> Scan:
+    """Records of the first-parent line up to `newest`.
+
+    `cached`: use and update the records in the user's cache. Raises GitFailed when git ends early.
+    """
+    home = cache_folder("mined") / f"{rules.repo.replace('/', '__')}-{rules.digest}.jsonl"
+    known = _load(home, repository, newest) if cached else ()
+    after = known[-1].sha if known else None
+    fresh = tuple(reversed(list(_fresh(repository, newest, after, rules, workers or min(2, os.cpu_count() or 1)))))
+    records = (*known, *fresh)
+    if cached and fresh:
+        _save(home, records)
+    return Scan(records, newest, len(fresh))
+
+
+def _fresh(
+    repository: Path, newest: str, after: str | None, rules: RepoRules, workers: int
+) -> Iterator[Record]:
+    """New records, newest first."""
+    ends = boundary(repository)
+    present = present_objects(repository)
+    commits = walk(repository, newest, after)
+    first = list(islice(commits, 200))
+    if len(first) < 200:  # not worth the start of processes
+        scanner = Scanner(repository, rules, present)
+        try:
+            yield from _records(first, scanner.scan([_files(item, rules, ends) for item in first]), rules, ends)
+        finally:
+            scanner.close()
+        return
+    context = get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _start, (repository, rules, present)) as pool:
+        waiting: list[tuple[list[Commit], Future[_SCANNED]]] = []
+        chunk = first + list(islice(commits, _CHUNK - len(first)))
+        while chunk:
+            light = [_without_files(item, rules) for item in chunk]
+            waiting.append((light, pool.submit(_scan_batch, [_files(item, rules, ends) for item in chunk])))
+            while len(waiting) > 2 * workers:
+                yield from _done(waiting.pop(0), rules, ends)
+            chunk = list(islice(commits, _CHUNK))
+        for item in waiting:
+            yield from _done(item, rules, ends)
+
+
+def _done(
+    item: tuple[list[Commit], Future[_SCANNED]], rules: RepoRules, ends: frozenset[str]
+) -> Iterator[Record]:
+    return _records(item[0], item[1].result(), rules, ends)
+
+
+def _without_files(commit: Commit, rules: RepoRules) -> Commit:
+    """The commit with its test files only: the others went to a scanner, and memory is to stay flat."""
+    del rules
+    return commit
+
+
+def _files(commit: Commit, rules: RepoRules, ends: frozenset[str]) -> list[FileChange]:
+    """The files of a commit in which a target's change could be."""
+    if commit.sha in ends:
+        return []
+    return [item for item in commit.changes if item.is_file and is_source(item.path, rules)]
+
+
+def _records(commits: list[Commit], scanned: _SCANNED, rules: RepoRules, ends: frozenset[str]) -> Iterator[Record]:
+    for commit, found in zip(commits, scanned, strict=True):
+        changes, dialects, skipped = found or ((), (), ())
+        odd = tuple((item.path, "submodule_or_link") for item in commit.changes if not item.is_file)
+        tests: tuple[str, ...] = ()
+        if changes:
+            tests = tuple(item.path for item in commit.changes if item.new and is_test(item.path, rules))
+        yield Record(
+            sha=commit.sha,
+            parents=commit.parents,
+            committed_at=commit.committed_at,
+            landing=read_landing(commit.message, len(commit.parents), rules.repo, rules.aliases),
+            files=len(commit.changes),
+            tests=tests,
+            changes=changes,
+            dialects=dialects,
+            skipped=(*skipped, *odd),
+            boundary=commit.sha in ends,
+        )
+
+
+def _save(home: Path, records: Sequence[Record]) -> None:
+    lines = [json.dumps({"version": INDEX_VERSION, "records": len(records)})]
+    lines += [json.dumps(_plain(item), separators=(",", ":")) for item in records]
+    write_atomic(home, ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+
+
+def _plain(record: Record) -> dict[str, Any]:
+    plain = {key: value for key, value in asdict(record).items() if value not in ((), False, None)}
+    plain["landing"] = {key: value for key, value in plain["landing"].items() if value not in ((), False, None)}
+    for change in plain.get("changes", ()):
+        change["uses"] = sorted(change["uses"])
+    return plain
+
+
+def _load(home: Path, repository: Path, newest: str) -> tuple[Record, ...]:
+    """Remembered records, when they are of a history that `newest` continues; else none."""
+    if not home.is_file():
+        return ()
+    with home.open(encoding="utf-8", errors="surrogateescape") as file:
+        try:
+            head = json.loads(next(file))
+            if head.get("version") != INDEX_VERSION:
+                return ()
+            records = tuple(_record(json.loads(line)) for line in file)
+        except (StopIteration, ValueError, KeyError, TypeError):
+            return ()  # cut or of an older form: scanned again
+    if len(records) != head.get("records") or not records:
+        return ()
+    shas = {item.sha: index for index, item in enumerate(records)}
+    if newest in shas:
+        return records[: shas[newest] + 1]
+    return records if is_ancestor(repository, records[-1].sha, newest) else ()
+
+
+def _record(plain: dict[str, Any]) -> Record:
+    landing = dict(plain["landing"])
+    landing.setdefault("number", None)
+    landing["reverts"] = tuple(Reference(**item) for item in landing.get("reverts", ()))
+    for key in ("originals", "original_commits"):
+        landing[key] = tuple(landing.get(key, ()))
+    changes = tuple(
+        FunctionChange(**{**item, "also": tuple(item["also"]), "uses": frozenset(item["uses"])})
+        for item in plain.get("changes", ())
+    )
+    return Record(
+        sha=plain["sha"],
+        parents=tuple(plain.get("parents", ())),
+        committed_at=plain["committed_at"],
+        landing=Landing(**landing),
+        files=plain.get("files", 0),
+        tests=tuple(plain.get("tests", ())),
+        changes=changes,
+        dialects=tuple(plain.get("dialects", ())),
+        skipped=tuple((path, reason) for path, reason in plain.get("skipped", ())),
+        boundary=plain.get("boundary", False),
+    )
