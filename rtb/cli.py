@@ -6,8 +6,9 @@ import json
 import os
 import sys
 import traceback
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -17,6 +18,8 @@ from rtb.errors import ExpectedError, MachineError
 if TYPE_CHECKING:
     from rtb.suite import TaskEntry
 
+# Some versions of typer bring their own copy of click: its ClickException is found through BadParameter's ancestors.
+USAGE_ERROR = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])
 EXIT_DONE, EXIT_EXPECTED, EXIT_USAGE, EXIT_OURS, EXIT_INCOMPLETE, EXIT_INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 app = typer.Typer(
@@ -29,6 +32,7 @@ app.add_typer(tasks_app, name="tasks")
 app.add_typer(predictions_app, name="predictions")
 
 SuiteOption = Annotated[str | None, typer.Option("--suite", help="A suite: a folder under tasks/.")]
+SkipInvalidOption = Annotated[bool, typer.Option("--skip-invalid", help="Exit with 0 although lines are bad.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[TASK_ID]...", help="Instance ids.")]
 SandboxOption = Annotated[
@@ -158,8 +162,7 @@ def tasks_hydrate(
     done = []
     for entry in choose(suite, ids, need=True):
         result = hydrate(entry, clone=clone, pin=pin)
-        done.append({"instance_id": result.instance_id, "gold_sha256": result.gold_sha256,
-                     "test_sha256": result.test_sha256, "pinned": result.pinned, "folder": str(result.folder)})  # fmt: skip
+        done.append({**asdict(result), "source": str(result.source), "folder": str(result.folder)})
         say(f"{result.instance_id}: {'pinned' if pin else 'matches its recorded digests'} (from {result.source})")
     if as_json:
         emit(done)
@@ -169,7 +172,7 @@ def tasks_hydrate(
 def predictions_check(
     file: Path,
     suite: SuiteOption = None,
-    skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Exit with 0 although lines are bad.")] = False,
+    skip_invalid: SkipInvalidOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Explain every bad line of a predictions file, with its number."""
@@ -229,7 +232,7 @@ def evaluate(
     run_id: Annotated[str | None, typer.Option("--run-id", help="Name of the run; the same name resumes it.")] = None,
     profile: Annotated[str, typer.Option(help="robust or paper.")] = "robust",
     out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
-    skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Exit with 0 although lines are bad.")] = False,
+    skip_invalid: SkipInvalidOption = False,
     retries: Annotated[int, typer.Option(min=0, help="Further tries after a machine fault.")] = 2,
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of live progress.")] = False,
     as_json: JsonOption = False,
@@ -300,22 +303,20 @@ def _show(path: Path) -> None:
 
 def main() -> None:
     """Run the command line and leave with the exit code of DESIGN section 5."""
-    from click import Abort, ClickException
-
     from rtb.console import say
 
     try:
-        code = app(standalone_mode=False)
-    except ClickException as error:
+        code = app(prog_name="rtb", standalone_mode=False)
+    except USAGE_ERROR as error:
         error.show()
-        code = error.exit_code
+        code = EXIT_USAGE
     except ExpectedError as error:
         say(f"rtb: {error}")
         code = EXIT_EXPECTED
     except MachineError as error:
         say(f"rtb: {type(error).__name__}: {error}")
         code = EXIT_INCOMPLETE
-    except (KeyboardInterrupt, Abort):
+    except (KeyboardInterrupt, typer.Abort):
         say("rtb: interrupted; what is finished is kept, the same command goes on from there")
         code = EXIT_INTERRUPTED
     except BrokenPipeError:

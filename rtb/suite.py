@@ -70,7 +70,7 @@ class TaskEntry:
 
 @dataclass(frozen=True)
 class LoadedSuite:
-    """A suite with its tasks, ordered by instance id."""
+    """A suite with its tasks, ordered by repository and pull request."""
 
     suite: Suite
     path: Path
@@ -168,6 +168,7 @@ def load_suite(name: str, root: Path | None = None) -> LoadedSuite:
             problems.append(str(error))
     if problems:
         raise InvalidFile("\n".join(problems))
+    entries.sort(key=lambda entry: (entry.task.repo, entry.task.pull_number, entry.instance_id))
     return LoadedSuite(suite=suite, path=path, entries=tuple(entries))
 
 
