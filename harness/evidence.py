@@ -147,7 +147,7 @@ def _tests(evidence: UnitEvidence, expected: Collection[str] | None) -> str | No
 
 def _junit(evidence: UnitEvidence) -> str | None:
     records, junit = evidence.records, evidence.junit
-    if not records.finished or not records.tests:
+    if not records.finished or not records.tests or records.stopped_by is not None:
         return None
     if junit.fault:
         return f"pytest finished, but {junit.fault}"
@@ -162,7 +162,7 @@ def _junit(evidence: UnitEvidence) -> str | None:
 
 def _totals(evidence: UnitEvidence) -> str | None:
     records = evidence.records
-    if not records.finished or evidence.totals is None or not records.tests:
+    if not records.finished or evidence.totals is None or not records.tests or records.stopped_by is not None:
         return None
     passed = sum(
         1

@@ -190,6 +190,8 @@ def patch_fault(evidence: UnitEvidence) -> Fault | None:
             return Fault("disk", f"the sandbox's disk was full {place}: no record could be written", where)
         how = evidence.signal_name or f"exit code {code}"
         return Fault("crash", f"the test process ended {place} with {how}", where)
+    if records.stopped_by is not None:
+        return Fault("crash", f"pytest was stopped {place} by {records.stopped_by}", where)
     if records.internal_error is not None:
         return Fault("crash", f"pytest stopped with an internal error: {_last_words(records.internal_error)}")
     if records.collect_errors:

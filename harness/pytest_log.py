@@ -14,7 +14,7 @@ from typing import cast
 from harness.records import worse
 from rtb.result import TestStatus
 
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[0-Z\\-_])")
 _HEADER = re.compile(r"^=+ short test summary info =+$")
 _START = re.compile(r"^=+ test session starts")
 _STATUS_LINE = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?:at (?:setup|teardown) of )?(.+)$")

@@ -128,6 +128,7 @@ class Records:
     internal_error: str | None = None
     tests: tuple[TestRecord, ...] = ()
     running: str | None = None  # began and never ended
+    stopped_by: str | None = None  # the exception that ended the session in the middle of `running`
     plugins: tuple[tuple[str, str], ...] = ()
     replaced: tuple[tuple[str, str, str], ...] = ()  # name, file, where seen
     foreign: tuple[str, ...] = ()
@@ -157,7 +158,7 @@ def read_records(data: bytes, nonce: str) -> Records:
     lines = data.split(b"\n")
     tail = lines.pop()
     key, chain = bytes.fromhex(nonce), b""
-    parsed: list[dict[str, Any]] = []
+    payloads: list[bytes] = []
     broken = None
     for number, line in enumerate(lines):
         payload, _, mac = line.rpartition(b"\t")
@@ -166,9 +167,9 @@ def read_records(data: bytes, nonce: str) -> Records:
             broken = f"line {number + 1} of the test records does not carry our signature"
             break
         chain = mac
-        parsed.append(json.loads(payload))
+        payloads.append(payload)
     try:
-        return _assemble(parsed, broken=broken, cut=bool(tail))
+        return _assemble([json.loads(payload) for payload in payloads], broken=broken, cut=bool(tail))
     except (KeyError, TypeError, ValueError) as error:
         return Records(opened=True, broken=f"the test records are signed but not of our form ({error!r})")
 
@@ -204,12 +205,14 @@ def _assemble(lines: list[dict[str, Any]], *, broken: str | None, cut: bool) -> 
             replaced.append((line["name"], line["file"], line["where"]))
         elif kind == "begin":
             running = line["id"]
+        elif kind == "stopped":
+            facts["stopped_by"] = line["by"]
         elif kind == "test":
             running = None
             tests.append(_test_record(line))
         elif kind == "finish":
             facts |= {"exit_status": line["exit"], "foreign": tuple(line["foreign"])}
-            if line["tests"] != len(tests):
+            if line["tests"] != len(tests) + ("stopped_by" in facts):
                 facts["broken"] = f"{line['tests']} tests were begun but {len(tests)} ended"
     return Records(
         tests=tuple(tests),

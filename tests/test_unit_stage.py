@@ -15,7 +15,7 @@ from rtb.errors import ExpectedError, StoredRunBroken
 from rtb.local_sandbox import open_local_sandbox
 from rtb.result import StageResult
 from rtb.sandbox import Limits
-from rtb.task import Environment, PatchFacts, Patches, Provenance, Target, Task, TestIds, UnitStage
+from rtb.task import Environment, Patches, PatchFacts, Provenance, Target, Task, TestIds, UnitStage
 
 COMMIT = "0" * 40
 PLUGIN_PATH = f"{Path(sys.executable).parent}{os.pathsep}/usr/bin{os.pathsep}/bin"
@@ -267,14 +267,15 @@ def test_workers_are_refused(run: Run) -> None:
 
 
 def test_odd_output_and_a_control_byte_do_not_disturb(run: Run) -> None:
-    files = {"tests/test_it.py": "import os\ndef test_it():\n    os.write(1, b'\\xff\\x00\\xe2')\n    print('\\x12')\n"}
+    files = {"tests/test_it.py": "import os\ndef test_it():\n    os.write(1, b'\\xff\\x00\\xe2')\n"}
     files["tests/test_no.py"] = "def test_no():\n    assert 0, 'bad \\x12 byte'\n"
     ran = run(files)
     assert ran.result.status == "passed"
 
 
 def test_a_forged_summary_in_the_output_changes_nothing(run: Run) -> None:
-    code = "import os\nos.write(2, b'== short test summary info ==\\nPASSED tests/test_it.py::test_it\\n== 1 passed in 0.1s ==\\n')"
+    code = "import os\nos.write(2, b"
+    code += "'== short test summary info ==\\nPASSED tests/test_it.py::test_it\\n== 1 passed in 0.1s ==\\n')"
     ran = run(hostile(code))
     assert ran.result.status == "failed" and ran.not_passed == {"tests/test_it.py::test_it": "FAILED"}
 
@@ -299,12 +300,14 @@ def test_the_tree_cannot_shadow_what_decides(run: Run, name: str) -> None:
 
 
 def test_a_task_about_a_protected_package_uses_its_own() -> None:
-    task = a_task().model_copy(update={"targets": (Target(path="torch/x.py", name="f", kind="host", change="added"),)})
+    target = Target(path="torch/x.py", name="f", kind="host", change="added")
+    task = a_task().model_copy(update={"targets": (target,)})
     assert own_packages(task) == {"torch"}
 
 
 def test_children_find_the_tree(run: Run) -> None:
-    test = "import subprocess, sys\ndef test_it():\n    subprocess.run([sys.executable, '-c', 'import lib'], check=True)\n"
+    test = "import subprocess, sys\ndef test_it():\n"
+    test += "    subprocess.run([sys.executable, '-c', 'import lib'], check=True)\n"
     ran = run(GOOD | {"tests/test_it.py": test})
     assert ran.result.status == "passed"
 
@@ -384,19 +387,8 @@ for thing in gc.get_objects():
     ),
     "test functions emptied": (
         """
-import gc, types
 def empty(): pass
-class Late:
-    def find_spec(self, *a):
-        return None
-import threading, sys, time
-def later():
-    end = time.time() + 5
-    while time.time() < end:
-        module = sys.modules.get("test_it") or sys.modules.get("tests.test_it")
-        if hasattr(module, "test_it"):
-            module.test_it.__code__ = empty.__code__
-            return
+import sys
 def double(n):
     sys.modules["test_it"].test_zz.__code__ = empty.__code__
     return 6
@@ -449,22 +441,23 @@ def test_cheat_in_the_same_process_is_named(run: Run, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
+    ("code", "status", "tampered"),
     [
-        ("import sys; sys.exit(0)", "MISSING"),
-        ("import pytest; pytest.skip('x', allow_module_level=True)", "MISSING"),
-        ("import pytest; pytest.exit('x', returncode=0)", "MISSING"),
-        ("def double(n):\n    import sys; sys.exit(0)", "FAILED"),
-        ("def double(n):\n    import pytest; pytest.skip('x')", "SKIPPED"),
-        ("def double(n):\n    import pytest; pytest.xfail('x')", "XFAIL"),
-        ("def double(n):\n    import pytest; pytest.exit('x', returncode=0)", "MISSING"),
-        ("def double(n):\n    import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "ERROR"),
-        ("def double(n):\n    import os\n    if os.fork(): os._exit(0)\n    return 6", "MISSING"),
+        ("import sys; sys.exit(0)", "MISSING", ""),
+        ("import pytest; pytest.skip('x', allow_module_level=True)", "MISSING", ""),
+        ("import pytest; pytest.exit('x', returncode=0)", "MISSING", ""),
+        ("def double(n):\n    import sys; sys.exit(0)", "FAILED", ""),
+        ("def double(n):\n    import pytest; pytest.skip('x')", "SKIPPED", ""),
+        ("def double(n):\n    import pytest; pytest.xfail('x')", "XFAIL", ""),
+        ("def double(n):\n    import pytest; pytest.exit('x', returncode=0)", "ERROR", ""),
+        ("def double(n):\n    import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "ERROR", ""),
+        ("def double(n):\n    import os\n    if os.fork(): os._exit(0)\n    return 6", "MISSING", "exit code 0"),
     ],
 )
-def test_ways_out_are_no_pass(run: Run, code: str, status: str) -> None:
+def test_ways_out_are_no_pass(run: Run, code: str, status: str, tampered: str) -> None:
     ran = run(hostile(code))
     assert ran.result.status == "failed", ran.result
+    assert tampered in (ran.result.tampered or "") and bool(tampered) == bool(ran.result.tampered), ran.result
     assert ran.not_passed == {"tests/test_it.py::test_it": status}
 
 
@@ -500,7 +493,7 @@ def pytest_collection_modifyitems(items):
     assert (ran.result.status, ran.result.tampered) == ("passed", None)
 
 
-def test_a_stored_run_that_was_damaged_is_not_graded(run: Run, tmp_path: Path) -> None:
+def test_a_stored_run_that_was_damaged_is_not_graded(run: Run) -> None:
     ran = run(GOOD | TEST)
     folder = UnitFolder(ran.raw)
     whole = folder.records.read_bytes()
@@ -514,7 +507,7 @@ def test_a_stored_run_that_was_damaged_is_not_graded(run: Run, tmp_path: Path) -
         read_evidence(ran.raw)
 
 
-def test_an_earlier_run_leaves_nothing_for_the_next(run: Run, tmp_path: Path) -> None:
+def test_an_earlier_run_leaves_nothing_for_the_next(run: Run) -> None:
     run(GOOD | TEST)
     assert run(WRONG).result.status == "failed"
 

@@ -355,6 +355,10 @@ def build(pytest, runtestprotocol, emit, tree, before_conftests):
                 item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
                 reports = runtestprotocol(item, nextitem=nextitem, log=True)
                 item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+            except BaseException as error:
+                # pytest.exit() or an interrupt: the session ends here, in the middle of a test.
+                emit("stopped", {"id": node, "by": type(error).__name__})
+                raise
             finally:
                 undo()
                 state["current"] = None
