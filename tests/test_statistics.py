@@ -164,7 +164,7 @@ def test_equal_accuracy_passes_often_and_a_true_loss_of_the_margin_seldom() -> N
         return passed / 150
 
     assert share_passed(0.02, 0.02) > 0.9
-    assert share_passed(0.04, 0.02) < 0.09
+    assert share_passed(0.04, 0.02) < 0.12
 
 
 def test_latency_looks_are_those_of_the_design() -> None:
