@@ -1,0 +1,1 @@
+"""The reference agent: Task -> Prediction + Trajectory. Meets the harness in a predictions file only."""
