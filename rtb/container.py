@@ -217,7 +217,7 @@ class Engine:
     # Files in a container
 
     def put(self, container: str, folder: str, archive: bytes) -> None:
-        """Unpack a tar in a folder. Raises NotThere when the folder is not there, MachineError when it was not taken."""
+        """Unpack a tar in a folder. Raises NotThere when the folder is not there, MachineError when not taken."""
         with translated(f"writing into {folder}"):
             if not self._api.put_archive(container, folder, archive):
                 raise MachineError(f"copy failed: the engine did not take the files for {folder}")

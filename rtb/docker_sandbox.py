@@ -57,6 +57,12 @@ def open_docker_sandbox(
         yield DockerSandbox(engine, container, name, limits)
 
 
+def docker_isolation(limits: Limits) -> Isolation:
+    """What a container keeps apart."""
+    memory = limits.memory_bytes is not None
+    return Isolation("docker", network=not limits.network, processes=True, files=True, memory=memory, user=True)
+
+
 class DockerSandbox:
     """See rtb.sandbox.Sandbox."""
 
@@ -74,14 +80,7 @@ class DockerSandbox:
 
     @property
     def isolation(self) -> Isolation:
-        return Isolation(
-            "docker",
-            network=not self._limits.network,
-            processes=True,
-            files=True,
-            memory=self._limits.memory_bytes is not None,
-            user=True,
-        )
+        return docker_isolation(self._limits)
 
     def execute(
         self,
@@ -123,6 +122,11 @@ class DockerSandbox:
     def read(self, path: str, *, limit_bytes: int) -> bytes | None:
         """See rtb.sandbox.Sandbox.read."""
         return self._engine.get(self._container, path, limit_bytes)
+
+    def kill(self) -> None:
+        """See rtb.sandbox.Sandbox.kill."""
+        with connect() as engine:  # a connection of its own: another thread waits on ours
+            engine.remove(self._container)
 
     def _put(self, root: str, archive: bytes) -> None:
         """A folder that is not there is made first, by the user who will own it."""

@@ -19,6 +19,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,6 +60,12 @@ def open_local_sandbox(
         remove_folder(home)
 
 
+def local_isolation(limits: Limits) -> Isolation:
+    """What processes of this machine can be kept from here."""
+    spaces = _name_spaces(limits.network)
+    return Isolation("local", spaces.network, spaces.processes, files=False, memory=False, user=False)
+
+
 class LocalSandbox:
     """See rtb.sandbox.Sandbox."""
 
@@ -67,14 +74,16 @@ class LocalSandbox:
         self._env = dict(env)
         self._limits = limits
         self._spaces = _name_spaces(limits.network)
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._killed = False
         self.name = home.name
         self.tree = str(home / "tree")
         self.scratch = str(home / "scratch")
 
     @property
     def isolation(self) -> Isolation:
-        network = self._spaces.network and not self._limits.network
-        return Isolation("local", network, self._spaces.processes, files=False, memory=False, user=False)
+        return local_isolation(self._limits)
 
     def execute(
         self,
@@ -114,8 +123,14 @@ class LocalSandbox:
             finally:
                 os.close(status_write)
             try:
+                with self._lock:
+                    self._running.add(process)
+                if self._killed:
+                    self._signal(process)
                 status = _pump(process, status_read, stdin, kept, started + timeout_seconds)
             finally:
+                with self._lock:
+                    self._running.discard(process)
                 os.close(status_read)
                 self._end(process)
                 for pipe in (process.stdin, process.stdout):
@@ -123,6 +138,7 @@ class LocalSandbox:
                         with contextlib.suppress(BrokenPipeError):
                             pipe.close()
             seconds = time.monotonic() - started
+        self._check_there()
         if status == b"" and process.returncode not in (-signal.SIGKILL, 128 + signal.SIGKILL):
             raise MachineError(
                 f"{process.args!r} could not start: {output.read_bytes()[-500:].decode(errors='replace')}"
@@ -172,7 +188,16 @@ class LocalSandbox:
                     )
                 return data
 
+    def kill(self) -> None:
+        """See rtb.sandbox.Sandbox.kill."""
+        with self._lock:
+            self._killed = True
+            for process in self._running:
+                self._signal(process)
+
     def _check_there(self) -> None:
+        if self._killed:
+            raise SandboxGone(f"the local sandbox {self.name} was ended")
         if not self._home.is_dir():
             raise SandboxGone(f"the local sandbox's folder {self._home} is gone")
 
@@ -196,14 +221,20 @@ class LocalSandbox:
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         """Nothing of the command is left when this returns."""
-        if process.poll() is None and not self._spaces.processes:
-            # Without a process name space only our first process knows its descendants: it kills them at SIGTERM.
-            process.terminate()
+        self._signal(process)
+        if not self._spaces.processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=15)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+    def _signal(self, process: subprocess.Popen[bytes]) -> None:
+        """End the command's first process. Without a process name space only it knows its descendants: SIGTERM makes it
+        kill them; in one, they die with it."""
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL) if self._spaces.processes else process.terminate()
 
 
 @dataclass(frozen=True)

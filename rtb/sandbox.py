@@ -132,8 +132,8 @@ class Sandbox(Protocol):
         """Run a command; stdout and stderr go, interleaved, to the host file `output`.
 
         When it ends, or at the time limit, every process that it started is killed, inside too: nothing goes
-        on behind the caller's back. Several commands may run at once from several threads. `cwd` defaults to the tree. Runs as
-        the unprivileged user unless as_root (the local sandbox has one user only and ignores it).
+        on behind the caller's back. Several commands may run at once from several threads. `cwd` defaults to the tree.
+        Runs as the unprivileged user unless as_root (the local sandbox has one user only and ignores it).
         """
         ...
 
@@ -149,4 +149,8 @@ class Sandbox(Protocol):
 
         Raises OutOfSpace beyond the limit.
         """
+        ...
+
+    def kill(self) -> None:
+        """End the sandbox from another thread: a command that runs, and every later call, raises SandboxGone."""
         ...

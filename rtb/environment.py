@@ -1,0 +1,264 @@
+"""Environments: from a task to a place where its commands can run. What harness and scaffold use of Docker and of the
+local sandbox is here; they import neither.
+
+    prepared = environment.prepare(entry, environment.choose_kind(None))
+    with environment.session() as session, session.open_sandbox(prepared, run="a run's id") as sandbox:
+        sandbox.execute(["python", "-m", "pytest"], output=Path("log"), timeout_seconds=60)
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rtb import machine
+from rtb.errors import EngineUnreachable, ExpectedError, MachineError
+from rtb.recipe import Recipe, read_recipe
+from rtb.sandbox import Isolation, Limits, Sandbox
+from rtb.storage import cache_folder
+from rtb.suite import TaskEntry
+
+Kind = Literal["docker", "local"]
+Say = Callable[[str], None]
+NOT_ISOLATED = {
+    "network": "commands can reach the network",
+    "processes": "a command's processes are only found by their parents and an environment variable",
+    "files": "commands can read the host's files",
+    "memory": "no limit on memory",
+    "user": "commands run as the user who runs rtb",
+}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An environment that is ready. `digest` names it whole; equal digests mean equal environments.
+
+    `image` is set for docker; `tree`, `venv` and `path` (the command's PATH) for local.
+    """
+
+    kind: Kind
+    digest: str
+    name: str
+    env: Mapping[str, str]
+    image: str | None = None
+    tree: Path | None = None
+    venv: Path | None = None
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line of `rtb doctor`."""
+
+    what: str
+    ok: bool
+    found: str
+    advice: str = ""
+
+
+def choose_kind(wanted: str | None) -> Kind:
+    """The sandbox that the user names, else docker where an engine answers, else local.
+
+    Raises ExpectedError for another word, EngineUnreachable when docker is wanted and does not answer.
+    """
+    if wanted == "local":
+        return "local"
+    if wanted not in (None, "docker"):
+        raise ExpectedError(f"--sandbox {wanted!r}: there are docker and local")
+    from rtb.container import connect
+
+    try:
+        with connect():
+            return "docker"
+    except EngineUnreachable:
+        if wanted == "docker":
+            raise
+        return "local"
+
+
+def prepare(entry: TaskEntry, kind: Kind, *, rebuild: bool = False, progress: Say | None = None) -> Prepared:
+    """Make a task's environment, or find it. The same call from several processes makes it once.
+
+    Raises BuildFailed, LeakFound, OutOfSpace, EngineUnreachable; ExpectedError for a task that names missing files.
+    """
+    recipe = read_recipe(entry)
+    say = progress or _silent
+    if kind == "docker":
+        return _prepare_image(entry, recipe, rebuild, say)
+    from rtb.local_environment import build_local
+
+    made = build_local(entry, recipe, rebuild=rebuild, progress=say)
+    env = {"VIRTUAL_ENV": str(made.venv), **recipe.environment.env}
+    name = f"local:{made.digest[:12]} (Python {made.python})"
+    return Prepared("local", made.digest, name, env, tree=made.tree, venv=made.venv, path=made.path)
+
+
+def _prepare_image(entry: TaskEntry, recipe: Recipe, rebuild: bool, say: Say) -> Prepared:
+    from rtb.container import connect
+    from rtb.image import build_image, image_name
+
+    with connect() as engine:
+        digest = build_image(engine, entry, recipe, rebuild=rebuild, progress=say)
+    name = image_name(digest)
+    return Prepared("docker", digest, name, dict(recipe.environment.env), image=name)
+
+
+@contextmanager
+def open_sandbox(
+    prepared: Prepared, *, limits: Limits | None = None, run: str = "", devices: Sequence[str] = ()
+) -> Iterator[Sandbox]:
+    """A fresh sandbox with the task's tree; all of it is gone at the end. `devices`: ids of the GPUs it may use.
+
+    Raises what the sandbox raises.
+    """
+    limits = limits or Limits()
+    env = dict(prepared.env)
+    if prepared.kind == "docker":
+        from rtb.docker_sandbox import open_docker_sandbox
+
+        assert prepared.image is not None
+        with open_docker_sandbox(prepared.image, env=env, limits=limits, run=run, devices=devices) as container:
+            yield container
+        return
+    from rtb.local_sandbox import open_local_sandbox
+
+    assert prepared.tree is not None
+    env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(devices))
+    with open_local_sandbox(prepared.tree, env=env, path=prepared.path, limits=limits) as processes:
+        yield processes
+
+
+class Session:
+    """The sandboxes that are open now, so that Ctrl-C can end them all. Made by `session`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: list[Sandbox] = []
+        self._interrupted = False
+
+    @contextmanager
+    def open_sandbox(
+        self, prepared: Prepared, *, limits: Limits | None = None, run: str = "", devices: Sequence[str] = ()
+    ) -> Iterator[Sandbox]:
+        """Like `open_sandbox`. Raises Interrupted once `interrupt` was called."""
+        with open_sandbox(prepared, limits=limits, run=run, devices=devices) as sandbox:
+            with self._lock:
+                self._open.append(sandbox)
+                late = self._interrupted
+            try:
+                if late:
+                    sandbox.kill()
+                yield sandbox
+            finally:
+                with self._lock:
+                    self._open.remove(sandbox)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether `interrupt` was called: a machine fault seen from then on is the interrupt's."""
+        return self._interrupted
+
+    def interrupt(self) -> None:
+        """End what runs in every open sandbox; whoever waits for it gets SandboxGone. Safe from any thread."""
+        with self._lock:
+            self._interrupted = True
+            running = list(self._open)
+        for sandbox in running:
+            sandbox.kill()
+
+
+@contextmanager
+def session() -> Iterator[Session]:
+    """For the length of a run. Removes what dead runs of ours have left, at the start."""
+    try:
+        remove_leftovers()
+    except EngineUnreachable:
+        pass
+    made = Session()
+    try:
+        yield made
+    finally:
+        made.interrupt()
+
+
+def remove_leftovers() -> int:
+    """Containers of ours whose process has died. Returns how many were removed. Raises EngineUnreachable."""
+    from rtb.container import connect
+
+    with connect() as engine:
+        return engine.remove_leftovers()
+
+
+def isolation(kind: Kind, limits: Limits | None = None) -> Isolation:
+    """What a sandbox of this kind keeps apart on this machine."""
+    limits = limits or Limits()
+    if kind == "docker":
+        from rtb.docker_sandbox import docker_isolation
+
+        return docker_isolation(limits)
+    from rtb.local_sandbox import local_isolation
+
+    return local_isolation(limits)
+
+
+def not_isolated(kind: Kind) -> tuple[str, ...]:
+    """What it does not keep apart, in words for the run record."""
+    facts = isolation(kind).record()
+    return tuple(text for name, text in NOT_ISOLATED.items() if not facts[name])
+
+
+def versions(kind: Kind) -> dict[str, str]:
+    """Versions of what sandboxes of this kind stand on."""
+    if kind == "local":
+        return {}
+    from rtb.container import connect
+
+    with connect() as engine:
+        return {"docker": str(engine.facts()["version"])}
+
+
+def diagnose() -> list[Fact]:
+    """What this machine can do. Never raises for something that is missing: that is the answer."""
+    git = machine.git_version()
+    names, driver = machine.gpus()
+    free = machine.free_bytes(cache_folder())
+    local = not_isolated("local")
+    return [
+        *_engine_facts(),
+        Fact("local sandbox", True, "; ".join(local), "fine for trusted code; use Docker for a model's"),
+        Fact("git", git is not None, git or "none", "install git"),
+        Fact(
+            "GPU", bool(names), ", ".join(names) + f" (driver {driver})" if names else "none", "CPU tasks run without"
+        ),
+        Fact("disk", free > 20e9, f"{free / 1e9:.0f} GB free in {cache_folder()}", "environments need about 20 GB"),
+        Fact("bash", shutil.which("bash") is not None, shutil.which("bash") or "none", "needed by install steps"),
+    ]
+
+
+def _engine_facts() -> list[Fact]:
+    from rtb.container import connect
+    from rtb.image import LOCAL_BASE
+
+    try:
+        with connect() as engine:
+            said = engine.facts()
+            base = engine.image_id(LOCAL_BASE)
+    except MachineError as error:
+        return [Fact("Docker", False, str(error), "scripts/setup-docker starts one on Debian; local works without")]
+    engine_line = f"{said['version']}, {said['storage']}, cgroup v{said['cgroup_version']}"
+    gpu = "nvidia" in said["runtimes"]
+    return [
+        Fact("Docker", True, engine_line),
+        Fact("CPU base image", base is not None, LOCAL_BASE if base else "not made", "pulled at the first build, or made"
+             " by scripts/make-base-image"),
+        Fact("GPUs in Docker", gpu, "runtime nvidia" if gpu else "no runtime nvidia", "NVIDIA Container Toolkit"),
+    ]  # fmt: skip
+
+
+def _silent(_text: str) -> None:
+    """No progress wanted."""
