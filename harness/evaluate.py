@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Literal, cast
 
 from harness import controls
-from harness.pool import run_all
+from harness.pool import DeviceLeases, run_all
 from harness.report import build_report, to_markdown
-from harness.single import Job, LiveSandboxes, evaluate_one
+from harness.single import Job, evaluate_one
 from harness.verdict import grade_run, grade_task
 from rtb import __version__, environment, hydration, machine
 from rtb.checkout import BaseTree
@@ -23,7 +23,7 @@ from rtb.console import Progress, progress, say
 from rtb.errors import ExpectedError
 from rtb.prediction import CONTROLS, Prediction, PredictionFile, Problem, read_predictions
 from rtb.result import Report, Verdict
-from rtb.run import Run, RunRecord, check_run_id
+from rtb.run import Machine, Run, RunRecord, check_run_id
 from rtb.storage import write_model
 from rtb.suite import LoadedSuite, TaskEntry, find_task, load_suite
 from rtb.task import STAGES, StageName, task_digest
@@ -47,6 +47,7 @@ class Request:
     profile: str
     out: Path
     retries: int
+    devices: tuple[str, ...] = ()
     plain: bool | None = None
     quiet: bool = False
 
@@ -111,6 +112,7 @@ def evaluate(request: Request) -> Finished:
             machine=here,
             versions={**machine.versions(), **environment.versions(kind)},
             workers=request.workers,
+            devices=_devices(request.devices, here, entries),
         )
         write_model(run.record, record)
         _keep_predictions(run, answers, entries)
@@ -132,6 +134,19 @@ def _profile(name: str) -> Literal["robust", "paper"]:
     if name not in ("robust", "paper"):
         raise ExpectedError(f"--profile {name!r}: there are robust and paper")
     return cast(Literal["robust", "paper"], name)
+
+
+def _devices(devices: tuple[str, ...], here: Machine, entries: tuple[TaskEntry, ...]) -> tuple[str, ...]:
+    if devices and not here.gpus:
+        raise ExpectedError(
+            f"--devices {','.join(devices)}: this machine shows no GPU (nvidia-smi); see 'rtb doctor'"
+        )
+    needy = [entry.instance_id for entry in entries if entry.task.environment.gpu.count]
+    if needy and not devices:
+        raise ExpectedError(
+            f"{needy[0]} needs a GPU: name the ones it may lease with --devices 0,1 (see 'rtb doctor')"
+        )
+    return devices
 
 
 def _suite(request: Request) -> LoadedSuite:
@@ -206,15 +221,15 @@ def _run(
     _drop_stale(run, entries, names)
     stop = threading.Event()
     guard = _FaultGuard(stop)
-    live = LiveSandboxes()
-    with progress(len(chosen), plain=request.plain, quiet=request.quiet) as shown:
+    devices = DeviceLeases(record.devices)
+    with progress(len(chosen), plain=request.plain, quiet=request.quiet) as shown, environment.session() as session:
 
         def jobs() -> Iterator[Job]:
             for entry in chosen:
                 yield Job(
                     entry=entry, load=partial(answers.load, entry), folder=run.task(entry.instance_id),
                     record=record, task_digest=digests[entry.instance_id], retries=request.retries,
-                    control=answers.label if answers.file is None else None, stop=stop, live=live,
+                    control=answers.label if answers.file is None else None, stop=stop, session=session, devices=devices,
                 )  # fmt: skip
 
         def finished(job: Job, reused: bool) -> None:
@@ -231,7 +246,7 @@ def _run(
             workers=request.workers,
             on_result=finished,
             stop=stop,
-            interrupt=live.interrupt,
+            interrupt=session.interrupt,
         )
 
 

@@ -6,24 +6,24 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.plan import PatchPlan, patch_plan
+from harness.pool import DeviceLeases
 from harness.stages.unit import run_unit
 from harness.verdict import grade_stages
 from rtb import __version__, environment, hydration
-from rtb.checkout import BaseTree
+from rtb.checkout import BaseTree, base_repository
 from rtb.console import Progress
-from rtb.errors import BuildFailed, ExpectedError, InvalidFile, MachineError, SandboxGone, StoredRunBroken
+from rtb.errors import BuildFailed, ExpectedError, InvalidFile, MachineError, StoredRunBroken
 from rtb.git_objects import borrow_objects
 from rtb.prediction import Prediction
 from rtb.result import Attempt, ResumeKey, StageResult
 from rtb.run import AttemptLog, RunRecord, StageTimes, TaskRecord, TaskRun
 from rtb.sabotage import CannotSabotage
-from rtb.sandbox import Limits, Sandbox
+from rtb.sandbox import Sandbox
 from rtb.storage import write_atomic, write_model
 from rtb.suite import TaskEntry, read_model
 from rtb.task import StageName
@@ -52,37 +52,8 @@ class Job:
     retries: int
     control: str | None
     stop: threading.Event
-    live: LiveSandboxes
-
-
-class LiveSandboxes:
-    """The sandboxes in use, so that an interrupt can end them all."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._live: set[Sandbox] = set()
-        self.interrupted = False
-
-    @contextmanager
-    def use(self, sandbox: Sandbox) -> Iterator[Sandbox]:
-        """Count a sandbox as live until the block ends."""
-        with self._lock:
-            if self.interrupted:
-                raise SandboxGone("interrupted")
-            self._live.add(sandbox)
-        try:
-            yield sandbox
-        finally:
-            with self._lock:
-                self._live.discard(sandbox)
-
-    def interrupt(self) -> None:
-        """Kill what runs now and let nothing begin. A machine fault seen from here on is the interrupt's."""
-        with self._lock:
-            self.interrupted = True
-            live = list(self._live)
-        for sandbox in live:
-            sandbox.kill()
+    session: environment.Session
+    devices: DeviceLeases
 
 
 def evaluate_one(job: Job, shown: Progress) -> bool:
@@ -114,7 +85,7 @@ def _with_retries(job: Job, shown: Progress) -> bool:
         try:
             return _evaluate(job, shown, tries)
         except MachineError as error:
-            if job.live.interrupted:
+            if job.session.interrupted:
                 return False
             _keep_raw(job.folder, number)
             seconds = time.monotonic() - started
@@ -124,7 +95,7 @@ def _with_retries(job: Job, shown: Progress) -> bool:
             if final:
                 return False
             shown.note(f"{job.entry.instance_id}: {error}; try {number + 1} of {job.retries + 1}")
-            if job.stop.wait(min(2.0**number, 30.0)) and job.live.interrupted:
+            if job.stop.wait(min(2.0**number, 30.0)) and job.session.interrupted:
                 return False
 
 
@@ -147,8 +118,9 @@ def _evaluate(job: Job, shown: Progress, tries: list[Attempt]) -> bool:
     entry, name, started = job.entry, job.entry.instance_id, time.monotonic()
     shown.step(name, "environment")
     prepared = environment.prepare(entry, job.record.sandbox, progress=shown.note)
+    base = base_repository(entry)
     try:
-        prediction = job.load(prepared.base)
+        prediction = job.load(base)
     except CannotSabotage as error:
         shown.note(f"{name}: no such control: {error}")
         shutil.rmtree(job.folder.path, ignore_errors=True)
@@ -161,8 +133,8 @@ def _evaluate(job: Job, shown: Progress, tries: list[Attempt]) -> bool:
     job.folder.path.mkdir(parents=True, exist_ok=True)
     write_atomic(job.folder.patch_diff, prediction.patch_bytes)
     shown.step(name, "patch")
-    with borrow_objects(prepared.base.path) as objects:
-        plan = patch_plan(entry, objects, prepared.base.tree, prediction.patch_bytes, control=job.control)
+    with borrow_objects(base.path) as objects:
+        plan = patch_plan(entry, objects, base.tree, prediction.patch_bytes, control=job.control)
     record = TaskRecord(
         task=entry.task,
         tests=entry.tests,
@@ -178,8 +150,8 @@ def _evaluate(job: Job, shown: Progress, tries: list[Attempt]) -> bool:
     stage_seconds: dict[StageName, float] = {}
     if plan.change is not None:
         with (
-            environment.open_sandbox(prepared, limits=Limits(), run_label=job.record.run_id) as opened,
-            job.live.use(opened) as sandbox,
+            job.devices.lease() as devices,
+            job.session.open_sandbox(prepared, run=job.record.run_id, devices=devices) as sandbox,
         ):
             sandbox.write(sandbox.tree, plan.change)
             _stages(job, record, plan, sandbox, shown, stage_seconds)
@@ -212,7 +184,7 @@ def _key(job: Job, prediction: Prediction, environment_digest: str) -> ResumeKey
         task_digest=job.task_digest,
         environment_digest=environment_digest,
         harness_version=__version__,
-        device_class=job.record.machine.device_class,
+        device_class=job.record.device_class,
         stages=job.record.stages,
         profile=job.record.profile,
     )

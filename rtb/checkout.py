@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from rtb.errors import ExpectedError, GitFailed, OutOfSpace
-from rtb.storage import cache_folder, locked
+from rtb.storage import cache_folder, locked, write_atomic
 from rtb.suite import TaskEntry
 from rtb.task import SplitRules
 
@@ -316,6 +317,28 @@ def base_tree(entry: TaskEntry, destination: Path, clone: Path | None = None) ->
     _forget_the_rest(destination)
     tree = run_git(["rev-parse", f"{commit}^{{tree}}"], repository=destination).stdout.decode().strip()
     return BaseTree(destination, commit, tree, absent)
+
+
+def base_repository(entry: TaskEntry, clone: Path | None = None) -> BaseTree:
+    """The objects of a task's base commit, kept in the user's cache. `path` has no checked-out files.
+
+    Raises what `base_tree` raises.
+    """
+    commit = entry.task.base_commit
+    home = cache_folder("bases") / f"{entry.task.repo.replace('/', '__')}-{commit}"
+    facts = home / "base.json"
+    with locked(home):
+        if not facts.is_file():
+            remake = home / "repository"
+            shutil.rmtree(home, ignore_errors=True)
+            made = base_tree(entry, remake, clone)
+            for item in remake.iterdir():
+                if item.name != ".git":
+                    shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
+            found = {"commit": made.commit, "tree": made.tree, "omitted": made.omitted}
+            write_atomic(facts, json.dumps(found).encode())
+        stored = json.loads(facts.read_bytes())
+    return BaseTree(home / "repository", stored["commit"], stored["tree"], tuple(stored["omitted"]))
 
 
 def _complete(git_dir: Path, commit: str) -> None:

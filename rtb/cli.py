@@ -233,6 +233,9 @@ def evaluate(
     profile: Annotated[str, typer.Option(help="robust or paper.")] = "robust",
     out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
     skip_invalid: SkipInvalidOption = False,
+    devices: Annotated[
+        str, typer.Option(help="GPUs that tasks may lease, e.g. 0,1; none: tasks run on the CPU.")
+    ] = "",
     retries: Annotated[int, typer.Option(min=0, help="Further tries after a machine fault.")] = 2,
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of live progress.")] = False,
     as_json: JsonOption = False,
@@ -244,6 +247,7 @@ def evaluate(
     request = evaluation.Request(
         predictions=predictions, suite=suite, instances=tuple(instance or ()), stages=tuple(stages.split(",")),
         sandbox=sandbox, workers=workers, run_id=run_id, profile=profile, out=out, retries=retries,
+        devices=tuple(item for item in devices.split(",") if item),
         plain=plain or None,
     )  # fmt: skip
     finished = evaluation.evaluate(request)

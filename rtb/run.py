@@ -31,11 +31,6 @@ class Machine(Frozen):
     gpus: tuple[str, ...] = ()
     driver: str | None = None
 
-    @property
-    def device_class(self) -> str:
-        """The class a baseline belongs to: the GPU's name, or cpu."""
-        return self.gpus[0] if self.gpus else "cpu"
-
 
 class RunRecord(Frozen):
     """run.json: written first. Says what was asked for, with which versions and where."""
@@ -59,6 +54,12 @@ class RunRecord(Frozen):
     machine: Machine
     versions: dict[str, str]
     workers: int = Field(ge=1)
+    devices: tuple[str, ...] = Field(default=(), description="ids of the GPUs that tasks may lease; none: CPU")
+
+    @property
+    def device_class(self) -> str:
+        """What a result is comparable within: the GPU's name, or cpu."""
+        return self.machine.gpus[0] if self.devices and self.machine.gpus else "cpu"
 
     @property
     def instance_ids(self) -> tuple[str, ...]:
