@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -118,11 +118,15 @@ class UnitStage(Frozen):
 class Serve(Frozen):
     """How the server under test is started."""
 
-    command: str
+    command: str = Field(description="a shell command; {port} and {model} in it stand for the fields")
     port: int = Field(default=8000, ge=1, le=65535)
     env: dict[str, str] = {}
     model: str
     ready_timeout_seconds: float = Field(default=1800.0, gt=0)
+    endpoint: Literal["completions", "chat"] = "completions"
+    request: dict[str, Any] = Field(
+        default={}, description="keys added to each request's body; null takes a key away that the server refuses"
+    )
 
 
 class AccuracyStage(Frozen):
