@@ -1,7 +1,7 @@
 """GSM8K: prompts, and scores exactly as lm-evaluation-harness 0.4 defines them for its task `gsm8k` (version 3).
 
-Two filters are scored as there: `strict-match` and `flexible-extract`, by comparing strings after its clean-up. A third
-reading of ours, `number`, compares values ($29.00 is 29); it is shown and decides nothing.
+Two filters are scored as there: `strict-match` and `flexible-extract`, by comparing strings after its clean-up. A
+third reading of ours, `number`, compares values ($29.00 is 29); it is shown and decides nothing.
 """
 
 from __future__ import annotations
@@ -142,9 +142,9 @@ def score(record: RequestRecord, problem: Problem) -> Answer:
     if error is None and record.text is None:
         error = "the answer's text was not kept"
     text = cut(record.text or "")
-    strict, flexible, value = (
-        (None, None, None) if error else (strict_match(text), flexible_extract(text), number(text))
-    )
+    strict, flexible, value = None, None, None
+    if error is None:
+        strict, flexible, value = strict_match(text), flexible_extract(text), number(text)
     reference = clean(problem.answer)
     return Answer(
         index=record.index,

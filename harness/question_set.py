@@ -15,7 +15,7 @@ VARIABLE = "RTB_GSM8K"
 def load_questions(dataset: str, suite_path: Path) -> QuestionSet:
     """`gsm8k`, or the path of a folder in the suite, with train.jsonl, test.jsonl and optionally set.json.
 
-    `gsm8k` is read from the folder that RTB_GSM8K names, else through `datasets`. Raises ExpectedError with both ways.
+    `gsm8k` is read from the folder that RTB_GSM8K names, else through `datasets`. Raises ExpectedError.
     """
     if dataset != "gsm8k":
         return _from_folder(dataset, suite_path / dataset)

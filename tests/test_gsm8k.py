@@ -167,7 +167,8 @@ def test_the_same_stored_answers_get_the_same_two_scores_as_in_lm_evaluation_har
     if python is None:
         pytest.skip("lm_eval is not installed: set RTB_LM_EVAL_PYTHON to a Python that has it")
     texts = [
-        ("72 clips.\n#### 72", "72"), ("So $29.00.", "29"), ("#### 1,200", "1,200"), ("#### 1200.", "1200"), ("", "7"),
+        ("72 clips.\n#### 72", "72"), ("So $29.00.", "29"), ("#### 1,200", "1,200"), ("#### 1200.", "1200"),
+        ("", "7"),
         ("#### ", "7"), ("well...", "7"), ("#### -3", "-3"), ("it is -3", "-3"), ("#### 5 or #### 6", "5"),
         ("#### $5", "5"), ("5%", "5"), ("I think (12).", "12"), ("3.50", "3.5"), ("[invalid]", "7"), ("1,2,3", "123"),
         ("The answer is 18\n", "18"), ("####  9", "9"), ("x" * 50 + " 4", "4"), ("#### 4\n\n", "4"), ("٣", "3"),
