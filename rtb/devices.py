@@ -1,4 +1,4 @@
-"""GPUs of this machine, lent to one user at a time, also between processes. A file lock each: a dead holder holds none."""
+"""GPUs of this machine, lent to one user at a time, also between processes: a file lock each, gone with its holder."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ def visible() -> tuple[str, ...]:
 def lease(count: int) -> Iterator[tuple[str, ...]]:
     """Hold `count` GPUs for the length of the block, waiting until they are free. Nothing is held for a count of 0.
 
-    Raises ExpectedError when the machine has fewer. All or none are taken, so that two waiters cannot block each other.
+    Raises ExpectedError when the machine has fewer. All or none are taken, so two waiters cannot block each other.
     """
     if count == 0:
         yield ()
         return
     known = visible()
     if len(known) < count:
-        raise ExpectedError(f"the task needs {count} GPU(s), this machine has {len(known)}: run it where there are more")
+        raise ExpectedError(
+            f"the task needs {count} GPU(s), this machine has {len(known)}: run it where there are more"
+        )
     while True:
         with ExitStack() as held:
             taken: list[str] = []

@@ -24,7 +24,7 @@ from scaffold.workbench import Workbench
 
 @dataclass(frozen=True)
 class Ending:
-    """How an attempt ended. `reason` is one sentence; `submission` what the agent printed after the marker, a hint."""
+    """How an attempt ended. `reason` is one sentence; `submission` what was printed after the marker, a hint."""
 
     status: ExitStatus
     reason: str
@@ -79,7 +79,9 @@ def run_light(work: Work) -> Ending:
         if isinstance(action, Malformed):
             faults += 1
             if faults >= work.budget.format_errors:
-                return Ending("RepeatedFormatError", f"{faults} turns in a row without a usable command: {action.reason}")
+                return Ending(
+                    "RepeatedFormatError", f"{faults} turns in a row without a usable command: {action.reason}"
+                )
             text = work.templates.format_error(action, work.model.options.dialect)
             say({"role": "user", "content": text, "extra": {"interrupt_type": "FormatError"}})
             continue
@@ -125,7 +127,9 @@ def turn_facts(call: Call, action: Action | Malformed, cost: float | None) -> di
         "seconds": round(call.seconds, 4),
     }
     if call.failed:
-        facts["failed_tries"] = [{"reason": item.reason, "waited_seconds": item.waited_seconds} for item in call.failed]
+        facts["failed_tries"] = [
+            {"reason": item.reason, "waited_seconds": item.waited_seconds} for item in call.failed
+        ]
     return facts
 
 

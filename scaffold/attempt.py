@@ -83,7 +83,9 @@ class AttemptRecord(Frozen):
         """The line of the predictions file, its patch read from patch.diff. Raises InvalidFile-like ExpectedError."""
         patch = folder.patch.read_bytes() if folder.patch.is_file() else b""
         if hashlib.sha256(patch).hexdigest() != self.patch_sha256:
-            raise ExpectedError(f"{folder.patch} is not the patch that {folder.record.name} records; remove {folder.path}")
+            raise ExpectedError(
+                f"{folder.patch} is not the patch that {folder.record.name} records; remove {folder.path}"
+            )
         extra = {
             "tokens": self.tokens,
             "prompt_tokens": self.prompt_tokens,
@@ -138,6 +140,7 @@ class _State:
     busy_seconds: float = 0.0
     isolation: dict[str, str | bool] | None = None
     first_tree: str = ""
+    tree_path: str = ""
 
 
 def run_attempt(plan: Plan) -> AttemptRecord:
@@ -190,7 +193,7 @@ def _in_sandbox(plan: Plan, recorder: Recorder, state: _State, started: float) -
         plan.on_model(model)
         state.isolation = sandbox.isolation.record()
         state.start_seconds = time.monotonic() - started
-        state.first_tree, state.last = bench.first, bench.last
+        state.first_tree, state.tree_path, state.last = bench.first, bench.tree, bench.last
         budget = plan.settings.budget
         work = Work(
             prompt=plan.templates.prompt(plan.facts, plan.model.dialect, budget, bench.tree),
@@ -276,5 +279,10 @@ def _info(plan: Plan, state: _State, ending: Ending, record: AttemptRecord) -> d
         "mini_version": plan.settings.agent_version,
         "exit_status": ending.status,
         "submission": ending.submission,
-        "rtb": {**record.model_dump(mode="json"), "first_tree": state.first_tree, "suite": plan.entry.suite.name},
+        "rtb": {
+            **record.model_dump(mode="json"),
+            "first_tree": state.first_tree,
+            "tree_path": state.tree_path,
+            "suite": plan.entry.suite.name,
+        },
     }

@@ -22,7 +22,9 @@ BASH_TOOL: dict[str, Any] = {
         },
     },
 }
-_FENCE = re.compile(r"^[ \t]*```(?:mswea_bash_command|bash|sh|shell)[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(
+    r"^[ \t]*```(?:mswea_bash_command|bash|sh|shell)[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,10 @@ class Malformed:
 class Speech(Protocol):
     """One way to write commands."""
 
-    tools: tuple[dict[str, Any], ...]
+    @property
+    def tools(self) -> tuple[dict[str, Any], ...]:
+        """What is offered to the model beside the conversation."""
+        ...
 
     def read(self, reply: Reply) -> Action | Malformed:
         """The turn's command."""
@@ -62,7 +67,7 @@ class Speech(Protocol):
 class ToolSpeech:
     """Commands as calls of one tool, `bash`."""
 
-    tools = (BASH_TOOL,)
+    tools: tuple[dict[str, Any], ...] = (BASH_TOOL,)
 
     def read(self, reply: Reply) -> Action | Malformed:
         if not reply.tool_calls:

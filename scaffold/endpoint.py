@@ -40,7 +40,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A resolved address. `key` is not shown by repr, and nothing writes it anywhere but into the request's header."""
+    """A resolved address. `key` is not shown by repr, and is written nowhere but into the request's header."""
 
     url: str
     served_name: str
@@ -57,7 +57,7 @@ def providers() -> dict[str, dict[str, str | None]]:
 
 
 def resolve(options: ModelOptions, environ: Mapping[str, str] | None = None) -> Endpoint:
-    """The address and key of a model. Raises ExpectedError with the way out for an unknown provider or missing key."""
+    """The address and key of a model. Raises ExpectedError for an unknown provider or a missing key."""
     environ = os.environ if environ is None else environ
     provider, _, served = options.name.partition("/")
     known = providers().get(provider)

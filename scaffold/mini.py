@@ -147,7 +147,7 @@ class _Line:
         message = dict(call.reply.raw["choices"][0]["message"])
         first = Action(actions[0]["command"], actions[0]["tool_call_id"])
         facts = turn_facts(call, first, cost)
-        # Its loop adds costs up and has no word for an unknown one; our record keeps null in `rtb`.
+        # Its loop adds costs up and has no word for an unknown one; our own record keeps null.
         return message | {"extra": facts | {"actions": actions, "cost": cost or 0.0}}
 
     def format_message(self, **values: Any) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class _Line:
 
 
 class _Bench:
-    """mini-swe-agent's Environment protocol over a workbench. A dead sandbox raises through its loop, to our caller."""
+    """mini-swe-agent's Environment protocol over a workbench. A dead sandbox raises through its loop."""
 
     def __init__(self, work: Work) -> None:
         self._work = work

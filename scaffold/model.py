@@ -28,7 +28,8 @@ from scaffold.reply import BrokenReply, ErrorInReply, Reply, read_completion, re
 _AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529))
 _OVERFLOW = (
     "context_length", "context length", "context window", "maximum context", "max_model_len", "prompt is too long",
-    "too many tokens", "input is too long", "exceeds the maximum", "longer than the model's", "string_above_max_length",
+    "too many tokens", "input is too long", "exceeds the maximum",
+    "longer than the model's", "string_above_max_length",
 )  # fmt: skip
 _SPENT = ("insufficient_quota", "billing_hard_limit", "credit balance", "account_deactivated", "billing_not_active")
 _ERROR_BYTES = 64 * 1024
@@ -111,7 +112,11 @@ class Model:
                 current.shutdown(socket.SHUT_RDWR)
 
     def ask(
-        self, messages: Sequence[dict[str, Any]], *, tools: Sequence[dict[str, Any]] = (), deadline: float | None = None
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        tools: Sequence[dict[str, Any]] = (),
+        deadline: float | None = None,
     ) -> Call:
         """One answer to a conversation. `deadline` is on the clock of time.monotonic.
 
@@ -221,7 +226,7 @@ class Model:
         """Doubling waits with jitter, so that workers do not come back together; the server's own wish wins."""
         if retry_after is not None:
             return min(retry_after, self.options.longest_wait_seconds)
-        grown = min(self.options.backoff_seconds * 2**failures, self.options.longest_wait_seconds)
+        grown = min(self.options.backoff_seconds * 2.0**failures, self.options.longest_wait_seconds)
         return grown * self._random.uniform(0.5, 1.0)
 
     def _pause(self, seconds: float, deadline: float | None) -> None:
@@ -259,9 +264,11 @@ def _message(text: str) -> str:
     with suppress(json.JSONDecodeError, AttributeError):
         document = json.loads(text)
         error = document.get("error", document)
-        for found in (error.get("message"), document.get("message"), document.get("detail")) if isinstance(
-            error, dict
-        ) else (error,):
+        for found in (
+            (error.get("message"), document.get("message"), document.get("detail"))
+            if isinstance(error, dict)
+            else (error,)
+        ):
             if isinstance(found, str) and found:
                 return found[:1000]
     return text.strip()[:1000] or "(empty answer)"
@@ -271,10 +278,7 @@ def _status_in(body: Any) -> int:
     """The status an error object stands for; an error without one is taken as the server's fault."""
     error = body.get("error")
     code = error.get("code") if isinstance(error, dict) else body.get("code")
-    try:
-        return int(code)
-    except (TypeError, ValueError):
-        return 500
+    return int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdigit()) else 500
 
 
 def _seconds(retry_after: str | None) -> float | None:

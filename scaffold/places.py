@@ -25,9 +25,10 @@ class Places:
     def open(self, entry: TaskEntry) -> Iterator[Sandbox]:
         """A fresh sandbox. Waits for the GPUs that the task needs. Raises MachineError, ExpectedError."""
         prepared = environment.prepare(entry, self._kind)
-        with devices.lease(entry.task.environment.gpu.count) as leased, self._session.open_sandbox(
-            prepared, limits=LIMITS, run=self._run, devices=leased
-        ) as sandbox:
+        with (
+            devices.lease(entry.task.environment.gpu.count) as leased,
+            self._session.open_sandbox(prepared, limits=LIMITS, run=self._run, devices=leased) as sandbox,
+        ):
             yield sandbox
 
     def interrupt(self) -> None:

@@ -26,7 +26,7 @@ JUDGED = {
     "unit": "Correctness: unit tests of the change that you do not see, and those that passed before.",
     "accuracy": "Accuracy: the framework serves a language model with your code and answers grade-school mathematics "
     "questions; the score must not fall.",
-    "latency": "Latency: time to the first token and time per token of that server, against the change that was merged.",
+    "latency": "Latency: time to the first token and time per token of that server, beside the merged change.",
 }
 
 
@@ -83,7 +83,7 @@ def _environment(folder: Path | None) -> Environment:
     else:
         loader = jinja2.FunctionLoader(_shipped)
     # Texts of a task are values, never templates: what stands in them is not run.
-    return jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, autoescape=False)  # noqa: S701
+    return jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, autoescape=False)
 
 
 def _shipped(name: str) -> str | None:

@@ -145,7 +145,11 @@ class _Assembly:
         for choice in (event.get("choices") or ())[:1]:
             self.begun = True
             delta = choice.get("delta") or {}
-            for name, target in (("content", "content"), ("reasoning_content",) * 2, ("reasoning", "reasoning_content")):
+            for name, target in (
+                ("content", "content"),
+                ("reasoning_content",) * 2,
+                ("reasoning", "reasoning_content"),
+            ):
                 if isinstance(delta.get(name), str):
                     self._text[target].append(delta[name])
             for call in delta.get("tool_calls") or ():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -77,14 +76,15 @@ class Summary:
 
     @property
     def tokens(self) -> int | None:
-        return _sum([row.record.tokens for row in self.rows])
+        known = _sum([row.record.tokens for row in self.rows])
+        return None if known is None else int(known)
 
     @property
     def cost_usd(self) -> float | None:
         return _sum([row.record.cost_usd for row in self.rows])
 
 
-def _sum(values: Sequence[int | float | None]) -> int | float | None:  # type: ignore[return]
+def _sum(values: Sequence[int | float | None]) -> float | None:
     """A sum, or None when a part of it is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None

@@ -145,10 +145,12 @@ def play(character: str, asked: Asked) -> Turn:
         case "loop":
             return Say("echo again")
         case "flood":
-            flood = "head -c 52428800 /dev/zero | tr '\\0' x > \"$TMPDIR\"/big 2>/dev/null || true; cat \"$TMPDIR\"/big"
+            flood = 'head -c 52428800 /dev/zero | tr \'\\0\' x > "$TMPDIR"/big 2>/dev/null || true; cat "$TMPDIR"/big'
             return _solve(asked, "export TMPDIR=${TMPDIR:-/tmp}; " + flood + '; rm -f "$TMPDIR"/big')
         case "history":
-            return _solve(asked, "git log --all --oneline; git reflog; git fsck --lost-found; git stash list; git tag")
+            return _solve(
+                asked, "git log --all --oneline; git reflog; git fsck --lost-found; git stash list; git tag"
+            )
         case "network":
             return _network(asked)
         case "never-submits":
@@ -161,7 +163,9 @@ def play(character: str, asked: Asked) -> Turn:
         case "spy":
             return _script(asked, "env; cat /proc/self/environ | tr '\\0' '\\n'", SUBMIT)
         case "tester":
-            return _solve(asked, "echo 'def pytest_runtest_makereport(): pass' > conftest.py; ls /rtb; rm conftest.py")
+            return _solve(
+                asked, "echo 'def pytest_runtest_makereport(): pass' > conftest.py; ls /rtb; rm conftest.py"
+            )
         case "slow":
             time.sleep(30)
             return Say(SUBMIT)
@@ -276,8 +280,12 @@ def _handler(scripted: ScriptedModel) -> type[BaseHTTPRequestHandler]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             turn = scripted.turn(body, {name.lower(): value for name, value in self.headers.items()})
             if isinstance(turn, Fault):
-                text = json.dumps(turn.body).replace("KEY", self.headers.get("Authorization", "").split()[-1:][0] if
-                                                     self.headers.get("Authorization") else "none")
+                text = json.dumps(turn.body).replace(
+                    "KEY",
+                    self.headers.get("Authorization", "").split()[-1:][0]
+                    if self.headers.get("Authorization")
+                    else "none",
+                )
                 self._send(turn.status, text.encode(), turn.headers)
                 return
             say = turn.turn if isinstance(turn, Cut) else turn
@@ -285,7 +293,11 @@ def _handler(scripted: ScriptedModel) -> type[BaseHTTPRequestHandler]:
             message, reason = _message(say, bool(body.get("tools")), number)
             size = sum(len(str(item.get("content") or "")) for item in body["messages"])
             completion = len(json.dumps(message)) // 4
-            usage = {"prompt_tokens": size // 4, "completion_tokens": completion, "total_tokens": size // 4 + completion}
+            usage = {
+                "prompt_tokens": size // 4,
+                "completion_tokens": completion,
+                "total_tokens": size // 4 + completion,
+            }
             if body.get("stream"):
                 asked = (body.get("stream_options") or {}).get("include_usage")
                 self._stream(list(_chunks(message, reason, usage if asked else None)), isinstance(turn, Cut))
