@@ -104,12 +104,12 @@ def count(
     timed_out: bool,
 ) -> UnitFacts:
     """The numbers of a run by expected id. Absent, skipped, xfailed, xpassed and errored are not passed."""
-    expected = tests.expected
+    expected, known = tests.expected, frozenset(tests.expected)
     passed = {node for node in expected if statuses.get(node) == "PASSED"}
     not_passed: dict[str, tuple[TestStatus, str]] = {
         node: (statuses.get(node, "MISSING"), messages.get(node, "")) for node in expected if node not in passed
     }
-    extra = Counter(status for node, status in statuses.items() if node not in set(expected))
+    extra = Counter(status for node, status in statuses.items() if node not in known)
     return UnitFacts(
         expected=len(expected),
         passed=len(passed),

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from xml.etree import ElementTree
 
@@ -63,14 +64,13 @@ class TestRecord:
         """The report of a phase, or None when the phase was not reached."""
         return next((phase for phase in self.phases if phase.when == when), None)
 
-    @property
+    @cached_property
     def status(self) -> TestStatus:
         """By the reports alone: passed only when the call passed, nothing was expected to fail, and setup and
         teardown were clean."""
-        if any(phase.outcome == "failed" and phase.when != "call" for phase in self.phases):
-            return "ERROR"
-        if self.failed or any(phase.outcome == "failed" for phase in self.phases):
-            return "FAILED"
+        failed = [phase.when for phase in self.phases if phase.outcome == "failed"]
+        if failed or self.failed:
+            return "FAILED" if not failed or failed == ["call"] else "ERROR"
         skipped = next((phase for phase in self.phases if phase.outcome == "skipped"), None)
         if skipped is not None:
             return "XFAIL" if skipped.xfail else "SKIPPED"
@@ -139,7 +139,7 @@ class Records:
         """True when pytest ended by itself and said so."""
         return self.exit_status is not None
 
-    @property
+    @cached_property
     def statuses(self) -> dict[str, TestStatus]:
         """Status by node id, the worst where an id ran twice."""
         found: dict[str, TestStatus] = {}
@@ -157,19 +157,20 @@ def read_records(data: bytes, nonce: str) -> Records:
     """Read and check the record file. Never raises on content: what is wrong is in `broken` and `cut`."""
     lines = data.split(b"\n")
     tail = lines.pop()
-    key, chain = bytes.fromhex(nonce), b""
+    keyed, chain = hmac.new(bytes.fromhex(nonce), digestmod=hashlib.sha256), b""
     payloads: list[bytes] = []
     broken = None
     for number, line in enumerate(lines):
         payload, _, mac = line.rpartition(b"\t")
-        chain_now = hmac.new(key, chain + payload, hashlib.sha256).hexdigest().encode()
-        if not hmac.compare_digest(chain_now, mac):
+        expected = keyed.copy()
+        expected.update(chain + payload)
+        if expected.hexdigest().encode() != mac:
             broken = f"line {number + 1} of the test records does not carry our signature"
             break
         chain = mac
         payloads.append(payload)
     try:
-        return _assemble([json.loads(payload) for payload in payloads], broken=broken, cut=bool(tail))
+        return _assemble(json.loads(b"[" + b",".join(payloads) + b"]"), broken=broken, cut=bool(tail))
     except (KeyError, TypeError, ValueError) as error:
         return Records(opened=True, broken=f"the test records are signed but not of our form ({error!r})")
 

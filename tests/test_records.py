@@ -20,7 +20,7 @@ import harness
 from harness.records import SEVERITY, Records, read_junit, read_records, worse
 
 NONCE = "ab" * 32
-WORKER = Path(harness.__file__).parent / "worker" / "rtb_records.py"
+WORKER = Path(harness.__file__).parent / "worker" / "channel.py"
 
 TEST: dict[str, Any] = {
     "id": "tests/t.py::test_a",
@@ -42,7 +42,7 @@ def signed(payload: bytes) -> bytes:
 
 
 def worker() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rtb_records", WORKER)
+    spec = importlib.util.spec_from_file_location("channel", WORKER)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -383,7 +383,7 @@ class P:
 for thing in gc.get_objects():
     if type(thing).__name__ == "PytestPluginManager": thing.register(P()); break
 """,
-        "function was never called",
+        "pytest loaded lib.py as a plugin",
     ),
     "test functions emptied": (
         """

@@ -28,7 +28,7 @@ JUNIT_LIMIT_BYTES = 256 * 1024**2
 SOURCE_LIMIT_BYTES = 16 * 1024**2
 FREE_BYTES_NEEDED = 64 * 1024**2
 _WORKER = Path(__file__).parent.parent / "worker"
-_WORKER_FILES = ("rtb_run.py", "rtb_records.py")
+_WORKER_FILES = ("__init__.py", "channel.py", "integrity.py", "recorder.py", "runner.py", "watch.py")
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Place:
 
     @property
     def runner(self) -> str:
-        return f"{self.scratch}/{self.name}/{_WORKER_FILES[0]}"
+        return f"{self.scratch}/{self.name}/runner.py"
 
     @property
     def records(self) -> str:
@@ -166,7 +166,7 @@ def command(task: Task, place: Place, tree: str) -> tuple[list[str], bytes]:
         "records": place.records,
         "own": sorted(own_packages(task)),
     }
-    # -S and -s: nothing of the tree may run before our runner (see rtb_run.start_site).
+    # -S and -s: nothing of the tree may run before our runner (see runner.start_site).
     argv = [words[0], "-S", "-s", place.runner]
     return argv, json.dumps(plan).encode()
 

@@ -1,8 +1,10 @@
-"""Run a task's pytest inside the sandbox with our plugin. Called as `python -S -s rtb_run.py`, plan on stdin.
+"""Run a task's pytest inside the sandbox with our plugin. Called as `python -S -s runner.py`, plan on stdin.
 
-Standard library only, Python 3.8+. Order matters: nothing of the tree can be imported until pytest, our plugin and
+Standard library only, Python 3.9+. Order matters: nothing of the tree can be imported until pytest, our plugin and
 the environment's own plugins are loaded and the record file is open.
 """
+
+from __future__ import annotations
 
 import importlib
 import importlib.machinery
@@ -10,6 +12,10 @@ import importlib.util
 import json
 import os
 import sys
+from collections.abc import Iterable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
 
 EXIT_NO_PYTEST = 90
 EXIT_BAD_PLAN = 91
@@ -23,7 +29,7 @@ PROTECTED = frozenset(
 )
 
 
-def read_plan():
+def read_plan() -> tuple[dict[str, Any], bytes]:
     """The plan, then an empty stdin for the tests."""
     try:
         plan = json.loads(sys.stdin.buffer.read())
@@ -37,7 +43,7 @@ def read_plan():
     return plan, key
 
 
-def start_site(tree):
+def start_site(tree: str) -> None:
     """What `site` does at start-up, but sitecustomize and usercustomize never come from the tree (an editable
     install can put the tree on the path before any of our code runs; hence -S)."""
     import site
@@ -52,7 +58,7 @@ def start_site(tree):
     sys.path[:] = sys.path[:] + [entry for entry in whole if inside(entry, tree)]
 
 
-def inside(entry, tree):
+def inside(entry: str, tree: str) -> bool:
     """True when a path entry is the tree or below it; an empty entry is the current folder."""
     real = os.path.realpath(entry or os.getcwd())
     return real == tree or real.startswith(tree + os.sep)
@@ -61,11 +67,14 @@ def inside(entry, tree):
 class TrustedFirst:
     """Finds protected packages outside the tree, whatever lies in it under their names."""
 
-    def __init__(self, names, tree):
-        self._names = names
+    def __init__(self, names: Iterable[str], tree: str) -> None:
+        """Protected top-level names; the tree they are not taken from."""
+        self._names = frozenset(names)
         self._tree = tree
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """None for every name that is not protected or not installed outside the tree."""
         if path is not None or name not in self._names:
             return None
@@ -73,15 +82,22 @@ class TrustedFirst:
         return importlib.machinery.PathFinder.find_spec(name, outside, target)
 
 
-def load_file(name, path):
-    """A module from its file, without leaving it in sys.modules."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def load_own(folder: str, *names: str) -> list[ModuleType]:
+    """Our own modules, from our folder as a package, without leaving them where `import` finds them."""
+    package = "rtb_worker"
+    spec = importlib.util.spec_from_file_location(
+        package, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    assert spec is not None and spec.loader is not None
+    sys.modules[package] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[package])
+    modules = [importlib.import_module("%s.%s" % (package, name)) for name in names]
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]
+    return modules
 
 
-def load_plugin(name):
+def load_plugin(name: str) -> Any:
     """An environment's plugin: a module, or the name of a pytest11 entry point."""
     try:
         return importlib.import_module(name)
@@ -97,7 +113,7 @@ def load_plugin(name):
     raise ModuleNotFoundError("No module or pytest entry point named %r" % name, name=name)
 
 
-def load_plugins(names):
+def load_plugins(names: Iterable[str]) -> list[Any]:
     """All of the environment's plugins; the environment is at fault when one is missing."""
     loaded = []
     for name in names:
@@ -109,7 +125,7 @@ def load_plugins(names):
     return loaded
 
 
-def clear_environment(roots):
+def clear_environment(roots: list[str]) -> None:
     """No option may come from variables; child processes find the tree as the task's own command would."""
     for name in [name for name in os.environ if name.startswith("PYTEST_")]:
         del os.environ[name]
@@ -118,27 +134,36 @@ def clear_environment(roots):
     os.environ["PYTHONPATH"] = os.pathsep.join(roots + ([known] if known else []))
 
 
-def main():
+def flush_quietly(*streams: Any) -> None:
+    """Flush what can be flushed; the tests may have closed or replaced anything."""
+    for stream in streams:
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass
+
+
+def main() -> None:
     """Never returns: leaves by os._exit, so that nothing the tests left behind can change the exit code."""
     plan, key = read_plan()
     tree = os.path.realpath(plan["tree"])
     here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
-    sys.path[:] = [entry for entry in sys.path if not inside(entry, tree)]
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here and not inside(entry, tree)]
     start_site(tree)
     roots = [os.path.normpath(os.path.join(tree, root)) for root in plan["roots"]]
     clear_environment(roots)
-    sys.meta_path.insert(0, TrustedFirst(PROTECTED - set(plan["own"]), tree))
-    records = load_file("rtb_records", os.path.join(here, "rtb_records.py"))
+    own: set[str] = set(plan["own"])
+    sys.meta_path.insert(0, TrustedFirst(PROTECTED - own, tree))
     try:
         import pytest
         from _pytest.runner import runtestprotocol
     except ImportError as error:
         print("rtb: pytest cannot be imported in this environment: %s" % error, flush=True)
         os._exit(EXIT_NO_PYTEST)
+    channel, recorder = load_own(here, "channel", "recorder")
     plugins = load_plugins(plan["plugins"])
     try:
-        emit = records.open_channel(plan["records"], key)
+        emit = channel.open_channel(plan["records"], key)
     except OSError as error:
         print("rtb: the record file cannot be opened: %s" % error, flush=True)
         os._exit(EXIT_NO_RECORDS)
@@ -146,19 +171,15 @@ def main():
     print("rtb: records open", flush=True)
     emit("open", {"pid": os.getpid()})
 
-    def put_tree_on_path():
+    def put_tree_on_path() -> None:
         sys.path[:] = [tree] + roots + [entry for entry in sys.path if entry not in roots and entry != tree]
 
-    recorder, finish = records.build(pytest, runtestprotocol, emit, tree, put_tree_on_path)
+    plugin = recorder.Recorder(emit, tree, runtestprotocol, put_tree_on_path)
     sys.argv = [os.path.join(os.path.dirname(pytest.__file__), "__main__.py")] + plan["args"]
-    leave, flush_out, flush_err = os._exit, sys.__stdout__.flush, sys.__stderr__.flush
-    status = int(pytest.main(list(plan["args"]), plugins=[recorder] + plugins))
-    finish(status)
-    for flush in (flush_out, flush_err):
-        try:
-            flush()
-        except (OSError, ValueError):
-            pass
+    leave, streams = os._exit, (sys.__stdout__, sys.__stderr__)
+    status = int(pytest.main(list(plan["args"]), plugins=[plugin] + plugins))
+    plugin.finish(status)
+    flush_quietly(*streams)
     leave(status)
 
 
