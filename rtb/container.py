@@ -67,8 +67,8 @@ def connect() -> Iterator[Engine]:
         client = docker.from_env(version="auto", timeout=REQUEST_SECONDS)
     except docker.errors.DockerException as error:
         raise EngineUnreachable(
-            f"no Docker engine answers ({error}). Start one (scripts/setup-docker does on Debian), set DOCKER_HOST, or"
-            " use --sandbox local"
+            f"no Docker engine answers ({error}). Start one (scripts/setup-docker does on Debian), set DOCKER_HOST,"
+            " or use --sandbox local"
         ) from error
     try:
         yield Engine(client.api)
@@ -101,18 +101,27 @@ class Engine:
 
     @contextmanager
     def container(
-        self, image: str, name: str, *, env: Mapping[str, str], limits: Limits, run: str, devices: Sequence[str] = ()
+        self,
+        image: str,
+        name: str,
+        *,
+        env: Mapping[str, str],
+        limits: Limits,
+        run: str,
+        devices: Sequence[str] = (),
+        binds: Mapping[str, str] | None = None,
     ) -> Iterator[str]:
         """A running container that does nothing; its id. Killed and removed at the end.
+
+        `binds`: folder of this machine -> where it is seen inside.
 
         Its command is `cat` on a standard input that we hold: when this process dies, however hard, the input closes,
         `cat` ends and the engine removes the container by itself.
         """
         what = f"starting a container of {image}"
         with translated(what):
-            container = self._api.create_container_from_config(self._config(image, env, limits, run, devices), name)[
-                "Id"
-            ]
+            config = self._config(image, env, limits, run, devices, binds or {})
+            container = self._api.create_container_from_config(config, name)["Id"]
         try:
             with translated(what):
                 held = self._api.attach_socket(container, params={"stdin": 1, "stream": 1})
@@ -123,7 +132,13 @@ class Engine:
             self.remove(container)
 
     def _config(
-        self, image: str, env: Mapping[str, str], limits: Limits, run: str, devices: Sequence[str]
+        self,
+        image: str,
+        env: Mapping[str, str],
+        limits: Limits,
+        run: str,
+        devices: Sequence[str],
+        binds: Mapping[str, str],
     ) -> dict[str, Any]:
         """The request's body, written out because the library's call cannot ask for a one-time standard input."""
         ulimits = [docker.types.Ulimit(name="core", soft=0, hard=0)]
@@ -144,6 +159,7 @@ class Engine:
             ulimits=ulimits,
             log_config=docker.types.LogConfig(type="none"),
             device_requests=gpus,
+            binds={outside: {"bind": inside, "mode": "rw"} for outside, inside in binds.items()},
         )
         return {
             "Image": image,
@@ -273,7 +289,7 @@ class Engine:
                 fileobj=context,
                 custom_context=True,
                 tag=tag,
-                buildargs=dict(args),
+                buildargs={**args, "RTB_OWNER": owner_id()},
                 labels={"rtb.owner": owner_id(), **labels},
                 network_mode=network,
                 rm=True,
@@ -293,10 +309,9 @@ class Engine:
 
     def remove_stage_images(self) -> None:
         """What the first stages of our builds leave: unnamed images that hold wheels and host settings."""
+        wanted = {"dangling": True, "label": ["rtb.stage=builder", f"rtb.owner={owner_id()}"]}
         with translated("removing build stages"):
-            found = self._api.images(
-                filters={"dangling": True, "label": ["rtb.stage=builder", f"rtb.owner={owner_id()}"]}
-            )
+            found = self._api.images(filters=wanted)
             for image in found:
                 with contextlib.suppress(docker.errors.APIError):  # in use by a build that runs now
                     self._api.remove_image(image["Id"], noprune=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import tempfile
 import threading
 import time
 import uuid
@@ -15,12 +16,13 @@ from rtb.archive import pack_files
 from rtb.container import Engine, NotThere, connect
 from rtb.errors import MachineError, SandboxGone
 from rtb.output import Frames, OutputFile
-from rtb.sandbox import FIXED_ENV, Change, ExecResult, Isolation, Limits
+from rtb.sandbox import FIXED_ENV, Change, ExecResult, Isolation, Limits, SharedFolder
 
 USER_ID = 10001  # the unprivileged user of every rtb image
 TREE = "/testbed"
 SCRATCH = "/rtb"
 HOME = "/home/rtb"
+SOCKETS = "/rtb-sockets"
 IDLE_SECONDS = 0.5  # with no output for so long, ask whether the command still runs
 SERVICE_SECONDS = 120.0  # for our own small commands
 
@@ -51,10 +53,17 @@ def open_docker_sandbox(
     name = f"rtb-{uuid.uuid4().hex[:12]}"
     fixed = {**FIXED_ENV, "HOME": HOME, **{key: value.replace("$RTB_TREE", TREE) for key, value in env.items()}}
     with (
+        tempfile.TemporaryDirectory(prefix="rtb-", ignore_cleanup_errors=True) as private,
         connect() as engine,
-        engine.container(image, name, env=fixed, limits=limits, run=run, devices=devices) as container,
     ):
-        yield DockerSandbox(engine, container, name, limits)
+        shared = Path(private) / "s"
+        shared.mkdir()
+        shared.chmod(0o777)  # the container's user is another one; the folder above is ours alone
+        binds = {str(shared): SOCKETS}
+        with engine.container(
+            image, name, env=fixed, limits=limits, run=run, devices=devices, binds=binds
+        ) as container:
+            yield DockerSandbox(engine, container, name, limits, SharedFolder(shared, SOCKETS))
 
 
 def docker_isolation(limits: Limits) -> Isolation:
@@ -69,7 +78,7 @@ class DockerSandbox:
     tree = TREE
     scratch = SCRATCH
 
-    def __init__(self, engine: Engine, container: str, name: str, limits: Limits) -> None:
+    def __init__(self, engine: Engine, container: str, name: str, limits: Limits, sockets: SharedFolder) -> None:
         self._engine = engine
         self._container = container
         self._limits = limits
@@ -77,6 +86,7 @@ class DockerSandbox:
         self._live = 0
         self._oom_kills = 0
         self.name = name
+        self.sockets = sockets
 
     @property
     def isolation(self) -> Isolation:

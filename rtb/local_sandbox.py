@@ -29,7 +29,7 @@ from pathlib import Path
 from rtb.errors import MachineError, OutOfSpace, SandboxGone
 from rtb.output import OutputFile
 from rtb.owner import is_alive, owner_id, process_id
-from rtb.sandbox import FIXED_ENV, SYMBOLIC_LINK, Change, Entry, ExecResult, Isolation, Limits
+from rtb.sandbox import FIXED_ENV, SYMBOLIC_LINK, Change, Entry, ExecResult, Isolation, Limits, SharedFolder
 
 READ_BYTES = 1 << 20
 MARKER = "RTB_SANDBOX"
@@ -48,7 +48,7 @@ def open_local_sandbox(
     remove_leftovers(parent)
     home = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{process_id()}-", dir=parent))
     try:
-        for name in ("home", "tmp", "scratch"):
+        for name in ("home", "tmp", "scratch", "s"):
             (home / name).mkdir(mode=0o700)
         copy_tree(base, home / "tree")
         clean = {"PATH": path, "HOME": f"{home}/home", "TMPDIR": f"{home}/tmp", MARKER: home.name, **FIXED_ENV}
@@ -80,6 +80,10 @@ class LocalSandbox:
         self.name = home.name
         self.tree = str(home / "tree")
         self.scratch = str(home / "scratch")
+
+    @property
+    def sockets(self) -> SharedFolder:
+        return SharedFolder(self._home / "s", str(self._home / "s"))
 
     @property
     def isolation(self) -> Isolation:
@@ -230,11 +234,14 @@ class LocalSandbox:
         process.wait()
 
     def _signal(self, process: subprocess.Popen[bytes]) -> None:
-        """End the command's first process. Without a process name space only it knows its descendants: SIGTERM makes it
-        kill them; in one, they die with it."""
+        """End the command's first process. In a process name space all others die with it; without one, only it knows
+        its descendants, and kills them at SIGTERM."""
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL) if self._spaces.processes else process.terminate()
+                if self._spaces.processes:
+                    os.killpg(process.pid, signal.SIGKILL)
+                else:
+                    process.terminate()
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,17 @@ class Change:
                 raise ValueError(f"{path!r} is no clean path relative to the root")
 
 
+@dataclass(frozen=True)
+class SharedFolder:
+    """A folder that both sides see, for Unix sockets: the one way to a server in a sandbox without a network.
+
+    What lies in it on the outside was laid by the command: look before following it.
+    """
+
+    outside: Path
+    inside: str
+
+
 class Sandbox(Protocol):
     """A running sandbox with a work tree. Got from `with open_sandbox(...) as sandbox`; gone when the block ends.
 
@@ -114,6 +125,11 @@ class Sandbox(Protocol):
         ...
 
     @property
+    def sockets(self) -> SharedFolder:
+        """Where a server's Unix sockets meet; short, because a socket's path has at most 107 bytes."""
+        ...
+
+    @property
     def isolation(self) -> Isolation:
         """What is really kept apart."""
         ...
@@ -132,7 +148,7 @@ class Sandbox(Protocol):
         """Run a command; stdout and stderr go, interleaved, to the host file `output`.
 
         When it ends, or at the time limit, every process that it started is killed, inside too: nothing goes
-        on behind the caller's back. Several commands may run at once from several threads. `cwd` defaults to the tree.
+        on behind the caller's back. Several commands may run at once, from several threads. `cwd`: default the tree.
         Runs as the unprivileged user unless as_root (the local sandbox has one user only and ignores it).
         """
         ...

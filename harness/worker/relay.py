@@ -1,8 +1,8 @@
-"""Start a server in the sandbox and let the outside reach it through a Unix socket. Called as `python -I -S relay.py`.
+"""Start a server in the sandbox, let the outside reach it by a Unix socket. Called as `python -I -S relay.py`.
 
 Standard library only, Python 3.8+. The plan comes on stdin as JSON: command, port, socket, grace_seconds. The server
-listens on a TCP port inside, where nobody outside can go; bytes are passed on as they come, unread. The server lives as
-long as somebody is connected to `<socket>.control`: when that connection ends, however it ends, the server is stopped.
+listens on a TCP port inside, where nobody outside can go; bytes are passed on as they come, unread. The server lives
+while somebody is connected to `<socket>.control`: when that connection ends, however it ends, the server is stopped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Back(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.front.transport.write(data)
 
-    def connection_lost(self, error: Optional[Exception]) -> None:
+    def connection_lost(self, _error: Optional[Exception]) -> None:
         self.front.transport.close()
 
 
@@ -66,7 +66,7 @@ class Front(asyncio.Protocol):
         else:
             self.back.write(data)
 
-    def connection_lost(self, error: Optional[Exception]) -> None:
+    def connection_lost(self, _error: Optional[Exception]) -> None:
         if self.back is not None:
             self.back.close()
 
@@ -78,10 +78,10 @@ class Control(asyncio.Protocol):
         self.gone = gone
         self.count = count
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, _transport: asyncio.BaseTransport) -> None:
         self.count[0] += 1
 
-    def connection_lost(self, error: Optional[Exception]) -> None:
+    def connection_lost(self, _error: Optional[Exception]) -> None:
         self.count[0] -= 1
         if self.count[0] == 0:
             self.gone.set()
