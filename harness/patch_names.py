@@ -54,8 +54,7 @@ def label_path(label: bytes, *, git: bool) -> bytes | None:
     """
     if label == b"/dev/null":
         return None
-    name = re.sub(rb"/{2,}", b"/", label)
-    head, slash, rest = name.partition(b"/")
+    head, slash, rest = label.partition(b"/")
     if not slash:
         return b"" if git else head
     return rest

@@ -103,7 +103,7 @@ def stray_reason(parsed: ParsedPatch) -> str:
         )
     if line.startswith(b"@@ -"):
         return f"line {number} of the patch is a hunk without a file header above it"
-    return f"line {number} of the patch ({shown(line)!r}) belongs to no hunk: the hunk above is shorter than meant"
+    return f"line {number} of the patch ('{shown(line)}') belongs to no hunk: the hunk above is shorter than meant"
 
 
 def mended(section: Section, base: bytes | None, base_mode: int | None) -> Mended | Misfit:

@@ -128,9 +128,9 @@ def _difference(hunk: Hunk, base: bytes) -> str:
         if line[:1] not in (b" ", b"-"):
             continue
         if at >= len(lines):
-            return f"the patch expects {shown(line[1:])!r} at line {at + 1}, the file has {len(lines)} lines"
+            return f"the patch expects '{shown(line[1:])}' at line {at + 1}, the file has {len(lines)} lines"
         if lines[at] != line[1:]:
-            return f"the patch expects {shown(line[1:])!r} at line {at + 1}, the file has {shown(lines[at])!r}"
+            return f"the patch expects '{shown(line[1:])}' at line {at + 1}, the file has '{shown(lines[at])}'"
         at += 1
     if not _has_trailing_context(hunk) and at < len(lines):
         return f"it ends with a change, so it must end the file, which goes on at line {at + 1}"

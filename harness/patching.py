@@ -110,10 +110,10 @@ def _unsafe(parsed: ParsedPatch) -> str:
             names = (path,) if section.git else (path, section.labels[0 if section.new is None else 1])
             for name in names:
                 if name != b"/dev/null" and (why := unsafe_path(name)):
-                    return f"line {section.line} of the patch names {shown(name)!r}: {why}"
+                    return f"line {section.line} of the patch names '{shown(name)}': {why}"
         mode = section.new_mode
         if mode is not None and (mode & 0o7000 or mode >> 12 not in (0o10, 0o12, 0o16)):
-            return f"line {section.line} of the patch gives {shown(section.target)!r} the mode {mode:o}"
+            return f"line {section.line} of the patch gives '{shown(section.target)}' the mode {mode:o}"
     return ""
 
 
@@ -133,7 +133,8 @@ def _strict(objects: GitObjects, base_tree: str, patch: bytes, parsed: ParsedPat
     differences = objects.differences(base_tree, answer.tree)
     if reason := _unlike_the_patch(objects, parsed.sections, differences, exact=False):
         return reason
-    return _result(objects, base_tree, answer.tree, differences, ("strict",), (), answer.notes)
+    notes = (*answer.notes, *_index_notes(parsed.sections, differences))
+    return _result(objects, base_tree, answer.tree, differences, ("strict",), (), notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,23 @@ def _unlike_the_patch(
                 why = data if isinstance(data, str) else "its data are not what its header names"
                 return f"{shown(section.target)}: {why}"
     return ""
+
+
+def _index_notes(sections: Sequence[Section], differences: Sequence[TreeDifference]) -> list[str]:
+    """Files whose text was damaged or edited after the diff was made: the old id is the base's, the new one is not
+    the result's. git takes such a patch, and so do we, but a reader should know."""
+    changed = {item.path: item for item in differences}
+    notes = []
+    for section in sections:
+        item = changed.get(as_text(section.target))
+        if section.index is None or item is None or item.old is None or item.new is None:
+            continue
+        old, new = section.index
+        if len(old) >= 7 and item.old.id.startswith(old) and not item.new.id.startswith(new):
+            notes.append(
+                f"{item.path}: the result is not what the index line names: the text was changed after the diff"
+            )
+    return notes[:50]
 
 
 def _result(

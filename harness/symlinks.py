@@ -33,7 +33,7 @@ def escaping_link(links: Mapping[str, bytes], new: Iterable[str]) -> str:
     for path in new:
         target = links[path]
         if why := _leads_out(path, links):
-            return f"the symbolic link {path!r} to {shown(target)!r} {why}"
+            return f"the symbolic link {path!r} to '{shown(target)}' {why}"
     return ""
 
 

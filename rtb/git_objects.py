@@ -78,11 +78,12 @@ class GitObjects:
     """
 
     def __init__(self, home: Path, source: Path) -> None:
-        self._home = home
+        self.home = home
         self._source = source
         self._indexes: dict[str, Path] = {}
         self._made = 0
         self._listings: dict[str, dict[str, TreeEntry]] = {}
+        self._compared: dict[tuple[str, str], tuple[TreeDifference, ...]] = {}
 
     def run(
         self,
@@ -96,12 +97,12 @@ class GitObjects:
         """Run git in the scratch repository. With `check`, an exit code other than 0 raises GitFailed."""
         env = git_environment(
             {
-                "HOME": str(self._home),
-                "XDG_CONFIG_HOME": str(self._home),
-                "GIT_DIR": str(self._home / "git"),
-                "GIT_WORK_TREE": str(work_tree or self._home / "empty"),
-                "GIT_INDEX_FILE": str(index or self._home / "index"),
-                "GIT_CEILING_DIRECTORIES": str(self._home),
+                "HOME": str(self.home),
+                "XDG_CONFIG_HOME": str(self.home),
+                "GIT_DIR": str(self.home / "git"),
+                "GIT_WORK_TREE": str(work_tree or self.home / "empty"),
+                "GIT_INDEX_FILE": str(index or self.home / "index"),
+                "GIT_CEILING_DIRECTORIES": str(self.home),
                 "GIT_LITERAL_PATHSPECS": "1",
                 "GIT_NO_REPLACE_OBJECTS": "1",
                 "GIT_NO_LAZY_FETCH": "1",
@@ -110,7 +111,7 @@ class GitObjects:
         try:
             done = subprocess.run(
                 ["git", *arguments],
-                cwd=work_tree or self._home / "empty",
+                cwd=work_tree or self.home / "empty",
                 input=stdin,
                 env=env,
                 capture_output=True,
@@ -123,7 +124,7 @@ class GitObjects:
             limit = f"{COMMAND_TIMEOUT_SECONDS:.0f} s"
             raise GitTooSlow(f"git {arguments[0]} on {self._source} took over {limit}") from error
         if b"No space left on device" in done.stderr:
-            raise OutOfSpace(f"the disk is full while git worked in {self._home}: free some space and run it again")
+            raise OutOfSpace(f"the disk is full while git worked in {self.home}: free some space and run it again")
         if check and done.returncode != 0:
             tail = done.stderr.decode(errors="replace").strip()[-2000:]
             raise GitFailed(f"git {arguments[0]} on {self._source} failed with exit code {done.returncode}: {tail}")
@@ -139,19 +140,25 @@ class GitObjects:
     def new_index(self, tree: str | None) -> Path:
         """A fresh index file that holds a tree (or nothing)."""
         self._made += 1
-        index = self._home / f"index-{self._made}"
+        index = self.home / f"index-{self._made}"
         if tree is None:
             return index
         if tree not in self._indexes:
-            kept = self._home / f"kept-{len(self._indexes)}"
+            kept = self.home / f"kept-{len(self._indexes)}"
             self.run(["read-tree", tree], index=kept)
             self._indexes[tree] = kept
-        index.write_bytes(self._indexes[tree].read_bytes())
+        # git puts a changed index in place by renaming a new file over it, so a second name of this one is enough.
+        index.hardlink_to(self._indexes[tree])
         return index
 
     def write_tree(self, index: Path) -> str:
         """The tree id of an index. Blobs that the borrowed repository lacks are let through."""
-        return self.run(["write-tree", "--missing-ok"], index=index).stdout.decode().strip()
+        tree = self.run(["write-tree", "--missing-ok"], index=index).stdout.decode().strip()
+        if tree not in self._indexes:
+            kept = self.home / f"kept-{len(self._indexes)}"
+            kept.hardlink_to(index)
+            self._indexes[tree] = kept
+        return tree
 
     def with_entries(self, tree: str | None, entries: Mapping[str, TreeEntry | None]) -> str:
         """A tree like `tree` (None: empty) with these paths set, or removed where None. A file in the way of a folder
@@ -177,9 +184,13 @@ class GitObjects:
         """Every path whose mode or bytes differ; a rename is a removal and an addition."""
         if old == new:
             return ()
+        if (old, new) in self._compared:
+            return self._compared[old, new]
         raw = self.run(["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new]).stdout
         parts = raw.split(b"\0")
-        return tuple(_difference(parts[i], parts[i + 1]) for i in range(0, len(parts) - 1, 2))
+        found = tuple(_difference(parts[i], parts[i + 1]) for i in range(0, len(parts) - 1, 2))
+        self._compared[old, new] = found
+        return found
 
     def listing(self, tree: str) -> Mapping[str, TreeEntry]:
         """Every file, link and gitlink of a tree by path."""
@@ -215,7 +226,7 @@ class GitObjects:
         """Blobs made in the scratch store; their ids, in order."""
         if not contents:
             return ()
-        folder = Path(tempfile.mkdtemp(dir=self._home))
+        folder = Path(tempfile.mkdtemp(dir=self.home))
         for number, data in enumerate(contents):
             (folder / str(number)).write_bytes(data)
         names = "".join(f"{folder / str(number)}\n" for number in range(len(contents))).encode()
