@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rtb.errors import GitFailed
 from rtb.git_objects import GITLINK, GitObjects, TreeEntry, borrow_objects
 
 # Untracked paths that a build or a tool leaves behind; a tracked file is always captured.
@@ -165,11 +166,13 @@ def _files(directory: Path, top: str) -> Iterator[str]:
 
 
 def _not_ignored(objects: GitObjects, index: Path, directory: Path, paths: list[str]) -> list[str]:
-    names = b"".join(os.fsencode(path) + b"\0" for path in paths)
+    # "./" keeps a name from being read as a pattern with magic.
+    names = b"".join(b"./" + os.fsencode(path) + b"\0" for path in paths)
     asked = ["check-ignore", "-z", "--stdin", "--no-index"]
-    # Exit code 1 says that none is ignored.
-    done = objects.run(asked, stdin=names, index=index, work_tree=directory, check=False)
-    ignored = {os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
+    done = objects.run(asked, stdin=names, index=index, work_tree=directory, literal=False, check=False)
+    if done.returncode not in (0, 1):  # 1: none is ignored
+        raise GitFailed(f"git check-ignore failed in {directory}: {done.stderr.decode(errors='replace').strip()}")
+    ignored = {os.fsdecode(name).removeprefix("./") for name in done.stdout.split(b"\0") if name}
     return [path for path in paths if path not in ignored]
 
 

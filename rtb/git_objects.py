@@ -92,9 +92,13 @@ class GitObjects:
         stdin: bytes = b"",
         index: Path | None = None,
         work_tree: Path | None = None,
+        literal: bool = True,
         check: bool = True,
     ) -> GitResult:
-        """Run git in the scratch repository. With `check`, an exit code other than 0 raises GitFailed."""
+        """Run git in the scratch repository. With `check`, an exit code other than 0 raises GitFailed.
+
+        `literal` False lets paths on the command line be patterns, which some commands insist on.
+        """
         env = git_environment(
             {
                 "HOME": str(self.home),
@@ -103,7 +107,7 @@ class GitObjects:
                 "GIT_WORK_TREE": str(work_tree or self.home / "empty"),
                 "GIT_INDEX_FILE": str(index or self.home / "index"),
                 "GIT_CEILING_DIRECTORIES": str(self.home),
-                "GIT_LITERAL_PATHSPECS": "1",
+                "GIT_LITERAL_PATHSPECS": "1" if literal else "0",
                 "GIT_NO_REPLACE_OBJECTS": "1",
                 "GIT_NO_LAZY_FETCH": "1",
             }
