@@ -1,4 +1,4 @@
-"""Looking through trajectories for what an honest attempt does not need. Evidence, never a verdict; rules are data."""
+"""What an honest attempt does not need, looked for in trajectories. Evidence, never a verdict; rules are data."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Conversation:
         return sent
 
     def shorten(self) -> bool:
-        """Leave out the older half of the observations still shown; at last shorten the newest. False: none is left."""
+        """Leave out the older half of the observations shown; at last shorten the newest. False: no more."""
         shown = [index for index in range(self._cut_before, len(self.messages)) if self._is_observation(index)]
         if len(shown) > _KEPT:
             count = max(1, min(len(shown) - _KEPT, len(shown) // 2))

@@ -182,7 +182,12 @@ class Model:
         if response.status_code != 200:
             self._judge(response.status_code, _head(response), response.headers.get("retry-after"))
         if "text/event-stream" in response.headers.get("content-type", ""):
-            return read_stream(self._watched(response.iter_lines(), deadline))
+            lines = self._watched(response.iter_lines(), deadline)
+            reply = read_stream(lines)
+            # Read on to the end of the answer: only then can the next call have the same connection.
+            for _ in lines:
+                pass
+            return reply
         try:
             return read_completion(json.loads(b"".join(self._watched(response.iter_bytes(), deadline))))
         except json.JSONDecodeError as error:

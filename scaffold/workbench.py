@@ -50,7 +50,7 @@ class Workbench:
         self.last = Snapshot(self.first, b"")
 
     def execute(self, command: str, timeout_seconds: float) -> Observation:
-        """Run a command of the model in a new bash in the tree. A time-out is an observation; a dead sandbox raises."""
+        """Run a command of the model in a new bash. A time-out is an observation; a dead sandbox raises."""
         result = self._run(["bash", "-c", command], timeout_seconds, COMMAND_ENV)
         output = read_output(self._output, result.output_bytes)
         note = ""

@@ -180,6 +180,7 @@ class ScriptedModel:
         self.key = key
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.callers: set[tuple[str, int]] = set()  # one entry a connection
         self._tries: dict[str, int] = {}
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -278,6 +279,7 @@ def _handler(scripted: ScriptedModel) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            scripted.callers.add(self.client_address)
             turn = scripted.turn(body, {name.lower(): value for name, value in self.headers.items()})
             if isinstance(turn, Fault):
                 text = json.dumps(turn.body).replace(
