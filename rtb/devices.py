@@ -1,4 +1,4 @@
-"""GPUs of this machine, lent to one user at a time, also between processes: a file lock each, gone with its holder."""
+"""GPUs of this machine, lent to one user at a time, also between processes: file locks that end with their holder."""
 
 from __future__ import annotations
 

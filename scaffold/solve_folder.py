@@ -1,0 +1,49 @@
+"""Where a solve run keeps its files, and who may write there."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rtb.errors import ExpectedError
+from scaffold.recorder import AttemptFolder
+
+
+class SolveFolder:
+    """Where a solve run keeps its files: predictions where the user said, attempts in a folder beside them."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.attempts = out.with_suffix(".attempts")
+
+    def predictions(self, number: int) -> Path:
+        """The predictions of attempt `number`, from 1: one file each, as `rtb evaluate` takes one answer a task."""
+        return self.out if number == 1 else self.out.with_name(f"{self.out.stem}.attempt-{number}{self.out.suffix}")
+
+    def attempt(self, instance_id: str, number: int) -> AttemptFolder:
+        return AttemptFolder(self.attempts / instance_id / f"attempt-{number}")
+
+    @contextmanager
+    def sole_writer(self) -> Iterator[None]:
+        """Hold the run. Raises ExpectedError when another process does, or when the file is not of a solve run."""
+        if self.out.exists() and not self.attempts.is_dir():
+            raise ExpectedError(f"--out {self.out} is there already and no solve run made it: choose another name")
+        self.attempts.mkdir(parents=True, exist_ok=True)
+        with (self.attempts / ".lock").open("wb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ExpectedError(
+                    f"another process solves into {self.out}: wait for it, or choose another --out"
+                ) from None
+            yield
+
+
+def put_aside(folder: AttemptFolder) -> None:
+    """Keep the files of a try that a fault ended."""
+    number = 1
+    while (aside := folder.path.with_name(f"{folder.path.name}.fault-{number}")).exists():
+        number += 1
+    folder.path.rename(aside)
