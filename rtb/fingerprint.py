@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
+from typing import Any
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -48,136 +50,128 @@ def digest(text: str) -> str:
 
 def of_function(node: FunctionNode) -> Fingerprint:
     """The fingerprint of one function; decorators are not part of it."""
-    writer = _Writer(_local_names(node))
-    writer.statements(node.body)
-    body = "".join(writer.exact)
-    arguments = _Writer(writer.local)
-    arguments.node(node.args)
-    arguments.node(node.returns)
+    head = _Writer()
+    head.value(node.args)
+    head.value(node.returns)
+    body = _Writer()
+    body.statements(node.body)
+    local = head.bound | body.bound
     return Fingerprint(
-        body=digest(body),
-        signature=digest("".join(arguments.exact)),
+        body=digest("".join(body.items)),
+        signature=digest("".join(head.items)),
         plain_signature=digest(_plain_arguments(node.args)),
-        alpha=digest("".join(_renumbered(node, writer.local))),
-        references=tuple(writer.loaded),
-        statements=tuple(writer.marks),
+        alpha=digest(_renumbered([*head.items, *body.items], local)),
+        references=tuple(item[1:-1] for item in body.items if item[0] == _NAME and item[1:-1] not in local),
+        statements=tuple(body.marks),
     )
 
 
 def of_node(node: ast.AST) -> str:
     """The digest of any expression or statement, exact in its names."""
-    writer = _Writer(frozenset())
+    writer = _Writer()
     if isinstance(node, FunctionNode | ast.ClassDef):
         writer.statements([node])
     else:
-        writer.node(node)
-    return digest("".join(writer.exact))
+        writer.value(node)
+    return digest("".join(writer.items))
 
 
 def _plain_arguments(arguments: ast.arguments) -> str:
     """Names and defaults without annotations."""
     every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
     extra = [item.arg for item in (arguments.vararg, arguments.kwarg) if item is not None]
-    writer = _Writer(frozenset())
+    writer = _Writer()
     for default in (*arguments.defaults, *arguments.kw_defaults):
-        writer.node(default)
-    return "|".join([*(item.arg for item in every), *extra, *writer.exact])
+        writer.value(default)
+    return "|".join([*(item.arg for item in every), *extra, *writer.items])
 
 
-def _local_names(function: FunctionNode) -> frozenset[str]:
-    """Parameters and every name the function binds."""
-    found = set()
-    for node in ast.walk(function):
-        if isinstance(node, ast.arg):
-            found.add(node.arg)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, FunctionNode) and node is not function:
-            found.add(node.name)
-    return frozenset(found)
+def _renumbered(items: list[str], local: set[str]) -> str:
+    """The items with local names numbered in order of appearance and outside names left out."""
+    numbers: dict[str, str] = {}
+    out = []
+    for item in items:
+        if item[0] != _NAME:
+            out.append(item)
+        elif (name := item[1:-1]) in local:
+            out.append(numbers.setdefault(name, f"${len(numbers)};"))
+        else:
+            out.append("@;")
+    return "".join(out)
 
 
-def _renumbered(function: FunctionNode, local: frozenset[str]) -> list[str]:
-    writer = _Writer(local, numbered=True)
-    writer.node(function.args)
-    writer.statements(function.body)
-    return writer.exact
+_NAME = "\0"  # begins the item of a name: no other item can, for no source holds it
+_LEFT_OUT = frozenset(("ctx", "type_comment", "kind", "type_ignores"))
+
+
+@cache
+def _fields(kind: Any) -> tuple[str, ...]:
+    """The fields of a kind of node that count; there are some 120 kinds."""
+    return tuple(name for name in kind._fields if name not in _LEFT_OUT)
 
 
 class _Writer:
-    """Writes a syntax tree as text pieces that leave out what does not count."""
+    """Writes a syntax tree as a list of text items that leaves out what does not count.
 
-    def __init__(self, local: frozenset[str], numbered: bool = False) -> None:
-        self.local = local
-        self.exact: list[str] = []
-        self.loaded: list[str] = []
+    `bound` collects the names the tree binds; `marks` a number for each statement.
+    """
+
+    def __init__(self) -> None:
+        self.items: list[str] = []
+        self.bound: set[str] = set()
         self.marks: list[int] = []
-        self._numbers: dict[str, str] | None = {} if numbered else None
 
     def statements(self, body: list[ast.stmt]) -> None:
         """A block without its bare strings (docstrings, strings used as comments) and `pass`."""
-        self.exact.append("{")
+        self.items.append("{")
         for statement in body:
             if isinstance(statement, ast.Pass):
                 continue
             if isinstance(statement, ast.Expr) and _is_text(statement.value):
                 continue
-            start = len(self.exact)
-            self.node(statement)
-            if self._numbers is None:
-                self.marks.append(hash_of("".join(self.exact[start:])))
-        self.exact.append("}")
+            start = len(self.items)
+            self._tree(statement)
+            self.marks.append(hash_of("".join(self.items[start:])))
+        self.items.append("}")
 
-    def node(self, node: object) -> None:
+    def value(self, value: object) -> None:
         """Any value of a syntax tree's field."""
-        if isinstance(node, ast.AST):
-            self._tree(node)
-        elif isinstance(node, list):
-            if node and isinstance(node[0], ast.stmt):
-                self.statements(node)
+        if isinstance(value, ast.AST):
+            self._tree(value)
+        elif isinstance(value, list):
+            if value and isinstance(value[0], ast.stmt):
+                self.statements(value)
                 return
-            self.exact.append("[")
-            for item in node:
-                self.node(item)
-            self.exact.append("]")
+            self.items.append("[")
+            for item in value:
+                self.value(item)
+            self.items.append("]")
         else:
-            self.exact.append(f"{node!r};")
+            self.items.append(f"{value!r};")
 
     def _tree(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Name):
-            self._name(node.id)
+        kind: Any = node.__class__
+        if kind is ast.Name:
+            assert isinstance(node, ast.Name)
+            self.items.append(f"{_NAME}{node.id};")
+            if node.ctx.__class__ is ast.Store:
+                self.bound.add(node.id)
             return
-        if isinstance(node, ast.Constant):
-            self.exact.append(f"{type(node.value).__name__}:{node.value!r};")
+        if kind is ast.Constant:
+            assert isinstance(node, ast.Constant)
+            self.items.append(f"{node.value.__class__.__name__}:{node.value!r};")
             return
-        self.exact.append(f"{type(node).__name__}(")
-        for field in node._fields:
-            if field in ("ctx", "type_comment", "kind", "type_ignores"):
-                continue
-            value = getattr(node, field, None)
-            if isinstance(value, str):
-                self._text(node, field, value)
-            else:
-                self.node(value)
-        self.exact.append(")")
-
-    def _text(self, node: ast.AST, field: str, value: str) -> None:
-        names_something = (isinstance(node, ast.arg) and field == "arg") or (
-            isinstance(node, FunctionNode) and field == "name"
-        )
-        if names_something and self._numbers is not None:
-            self._name(value)
+        self.items.append(f"{kind.__name__}(")
+        if isinstance(node, ast.arg):
+            self.bound.add(node.arg)
+            self.items.append(f"{_NAME}{node.arg};")
+            self.value(node.annotation)
         else:
-            self.exact.append(f"{value!r};")
-
-    def _name(self, name: str) -> None:
-        if name not in self.local:
-            self.loaded.append(name)
-            self.exact.append("@;" if self._numbers is not None else f"{name};")
-            return
-        if self._numbers is not None:
-            name = self._numbers.setdefault(name, f"${len(self._numbers)}")
-        self.exact.append(f"{name};")
+            if isinstance(node, FunctionNode):
+                self.bound.add(node.name)
+            for name in _fields(kind):
+                self.value(getattr(node, name, None))
+        self.items.append(")")
 
 
 def hash_of(text: str) -> int:

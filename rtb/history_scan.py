@@ -86,7 +86,7 @@ class Scanner:
                 seen.update(dict.fromkeys(name for name in (item.new, item.old) if name))
         # Versions of one path lie close together in a pack: asked in that order, each is one small delta away.
         order = list(dict.fromkeys((path, name) for path in sorted(wanted) for name in wanted[path]))
-        held: dict[str, bytes | None] = {}
+        held: dict[str, bytes] = {}
         missing: set[str] = set()
         for (path, _), (name, data) in zip(order, self._blobs.read(name for _, name in order), strict=True):
             if data is None:
@@ -96,7 +96,7 @@ class Scanner:
         return tuple(self._compare(files, held, missing) for files in batch)
 
     def _compare(
-        self, files: Sequence[FileChange], held: dict[str, bytes | None], missing: set[str]
+        self, files: Sequence[FileChange], held: dict[str, bytes], missing: set[str]
     ) -> tuple[tuple[FunctionChange, ...], tuple[str, ...], tuple[tuple[str, str], ...]] | None:
         before: dict[str, TritonSource | Unreadable] = {}
         after: dict[str, TritonSource | Unreadable] = {}
@@ -150,9 +150,7 @@ def scan(repository: Path, newest: str, rules: RepoRules, *, workers: int | None
     return Scan(records, newest, len(fresh))
 
 
-def _fresh(
-    repository: Path, newest: str, after: str | None, rules: RepoRules, workers: int
-) -> Iterator[Record]:
+def _fresh(repository: Path, newest: str, after: str | None, rules: RepoRules, workers: int) -> Iterator[Record]:
     """New records, newest first."""
     ends = boundary(repository)
     present = present_objects(repository)
@@ -170,8 +168,7 @@ def _fresh(
         waiting: list[tuple[list[Commit], Future[_SCANNED]]] = []
         chunk = first + list(islice(commits, _CHUNK - len(first)))
         while chunk:
-            light = [_without_files(item, rules) for item in chunk]
-            waiting.append((light, pool.submit(_scan_batch, [_files(item, rules, ends) for item in chunk])))
+            waiting.append((chunk, pool.submit(_scan_batch, [_files(item, rules, ends) for item in chunk])))
             while len(waiting) > 2 * workers:
                 yield from _done(waiting.pop(0), rules, ends)
             chunk = list(islice(commits, _CHUNK))
@@ -179,16 +176,8 @@ def _fresh(
             yield from _done(item, rules, ends)
 
 
-def _done(
-    item: tuple[list[Commit], Future[_SCANNED]], rules: RepoRules, ends: frozenset[str]
-) -> Iterator[Record]:
+def _done(item: tuple[list[Commit], Future[_SCANNED]], rules: RepoRules, ends: frozenset[str]) -> Iterator[Record]:
     return _records(item[0], item[1].result(), rules, ends)
-
-
-def _without_files(commit: Commit, rules: RepoRules) -> Commit:
-    """The commit with its test files only: the others went to a scanner, and memory is to stay flat."""
-    del rules
-    return commit
 
 
 def _files(commit: Commit, rules: RepoRules, ends: frozenset[str]) -> list[FileChange]:

@@ -20,6 +20,10 @@ MAX_SOURCE_BYTES = 1_048_576  # generated files; the largest hand-written kernel
 UnreadableReason = Literal["huge", "binary", "not_text", "syntax_error"]
 
 _STATEMENT_START = re.compile(r"^(?=[A-Za-z_@])", re.MULTILINE)
+_CLASS = re.compile(
+    r"(?:@[^\n]*\n)*class\s+(?P<name>\w+)\s*(?:\([^()]*\))?\s*:[^\n]*\n(?:\s*\n)*(?=(?P<indent>[ \t]+)\S)"
+)
+_WHOLE_CLASS = 1500  # characters; a small class is as well parsed whole
 _CONTINUES = re.compile(r"(?:else|elif|except|finally)\b")
 _CODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 
@@ -64,21 +68,31 @@ def parse(text: str) -> ast.Module | Unreadable:
         return Unreadable("syntax_error", type(error).__name__)
 
 
-def pieces(text: str) -> list[str]:
-    """The file cut before each top-level statement; decorators stay with their function, `else:` with its `if`.
+def parts(text: str) -> list[str]:
+    """The file cut at its top-level statements; decorators stay with their function, `else:` with its `if`.
 
-    The cut looks at column 0 only, so text inside a triple-quoted string can be taken for a statement: pieces with an
-    open triple quote are joined up to the one that closes it. Whoever parses a piece falls back to the whole file
-    when it does not parse.
+    The cut looks at column 0 only, so text inside a triple-quoted string can be taken for a statement: parts with an
+    open triple quote are joined up to the one that closes it. Whoever parses a part falls back to the whole file when
+    it does not parse.
     """
-    cuts = [match.start() for match in _STATEMENT_START.finditer(text)]
-    if not cuts:
+    marks = [match.start() for match in _STATEMENT_START.finditer(text)]
+    if not marks:
         return [text] if text else []
-    if cuts[0] != 0:
-        cuts.insert(0, 0)
-    cuts.append(len(text))
-    raw = (text[start:end] for start, end in itertools.pairwise(cuts))
-    return list(_joined(raw))
+    if marks[0] != 0:
+        marks.insert(0, 0)
+    marks.append(len(text))
+    return list(_joined(text[begin:end] for begin, end in itertools.pairwise(marks)))
+
+
+def members(text: str) -> tuple[str, list[str]] | None:
+    """A class's name and its members, unindented; None for a part that is no class or too small to be worth it."""
+    head = _CLASS.match(text) if len(text) > _WHOLE_CLASS else None
+    if head is None:
+        return None
+    indent = head["indent"]
+    lines = text[head.end() :].split("\n")
+    body = "\n".join(line[len(indent) :] if line.startswith(indent) else line for line in lines)
+    return head["name"], parts(body)
 
 
 def _joined(raw: Iterator[str]) -> Iterator[str]:

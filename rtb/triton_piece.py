@@ -94,6 +94,8 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._lines = text.split("\n")
+        self._seeks_calls = "jit(" in text
+        self._seeks_strings = "def_kernel" in text or (_TEMPLATE_JIT.search(text) and _TEMPLATE_MARK.search(text))
         self._parameters: list[frozenset[str]] = []
         self._functions: list[RawFunction] = []
         self._imports: list[tuple[str, str]] = []
@@ -148,7 +150,7 @@ class _Reader:
                 text=digest(source),
                 shape=of_function(node),
                 decorators=tuple(map(_decorator, node.decorator_list)),
-                launches=_launches(node),
+                launches=_launches(node) if "](" in source else (),
             )
         )
         self._parameters.append(frozenset(item.arg for item in (*node.args.posonlyargs, *node.args.args)))
@@ -186,6 +188,8 @@ class _Reader:
         """Calls of the form `jit(f)` and template strings in one statement's own expressions."""
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             return  # a docstring or a string used as a comment: examples, not code
+        if not self._seeks_calls and not self._seeks_strings:
+            return
         for item in _shallow(node):
             if isinstance(item, ast.Call):
                 self._call(item, scope)

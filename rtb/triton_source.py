@@ -1,6 +1,6 @@
 """The Triton functions of one source file: kernels, device helpers, launchers and templates, by syntax alone.
 
-A file is read piece by piece (see `python_source.pieces`) and each distinct piece is parsed once, so walking the
+A file is read piece by piece (see `python_source.parts`) and each distinct piece is parsed once, so walking the
 thousands of versions of a file costs little more than the pieces that changed. What a piece says by itself is in
 `rtb.triton_piece`; this module puts the pieces of one file together: it resolves which decorators are `triton.jit`
 through the file's imports and aliases, and finds the constants and configuration lists the kernels depend on.
@@ -9,19 +9,25 @@ through the file's imports and aliases, and finds the constants and configuratio
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
 from rtb.fingerprint import Fingerprint, digest
-from rtb.python_source import Unreadable, decode, pieces
+from rtb.python_source import Unreadable, decode, members, parts
 from rtb.triton_piece import Piece, RawFunction, read_jinja, read_piece
 
 Role = Literal["kernel", "device", "launcher", "host", "template"]
 JITTED: frozenset[Role] = frozenset(("kernel", "device", "template"))
 
-_MATTERS = re.compile(r"triton|jit|\]\(|def_kernel")
+_JIT = re.compile(r"@[^\n]*jit|\bjit\b")
+_LAUNCH = re.compile(r"[\w)\]]\s*\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(")
+_IMPORT = re.compile(
+    r"^[ \t]*(from[ \t]+[\w.]+[ \t]+import[ \t]+(?:\([^)]*\)|[^\n(]*(?:\\\n[^\n]*)*)|import[ \t]+[^\n]+)",
+    re.MULTILINE,
+)
+_NOT_VALUES = ("class ", "import ", "from ", "if ", "@")
 _HEAD = re.compile(r"(?:async\s+)?(?:def\s+)?([A-Za-z_]\w*)\s*(?=[:=(])")
 
 
@@ -88,46 +94,80 @@ def _of_template(text: str, path: str) -> TritonSource:
     return TritonSource(functions=(_function(found, "template", 0, "", ""),))
 
 
+@lru_cache(maxsize=65536)
+def _matters(text: str) -> bool:
+    """Whether a part can hold, launch or name a jitted function."""
+    if "jit" in text and _JIT.search(text):
+        return True
+    return "def_kernel" in text or ("](" in text and _LAUNCH.search(text) is not None)
+
+
 @lru_cache(maxsize=16384)
-def _piece(text: str) -> Piece | Unreadable:
-    return read_piece(text)
+def _piece(text: str, telltales: tuple[str, ...] = ()) -> Piece | Unreadable:
+    """A part's facts. Of a large class only the members that matter are read."""
+    found = members(text)
+    if found is None:
+        return read_piece(text)
+    name, bodies = found
+    held = []
+    for body in bodies:
+        if _matters(body) or any(item in body for item in telltales):
+            piece = read_piece(body)
+            if isinstance(piece, Unreadable):
+                return read_piece(text)
+            held.append(piece)
+    return Piece(
+        functions=tuple(replace(item, name=f"{name}.{item.name}") for piece in held for item in piece.functions),
+        imports=tuple(item for piece in held for item in piece.imports),
+        aliases=tuple(item for piece in held for item in piece.aliases),
+        jit_wrappers=tuple(item for piece in held for item in piece.jit_wrappers),
+        jitted_by_call=tuple(item for piece in held for item in piece.jitted_by_call),
+    )
 
 
 def _assemble(text: str, path: str, wrappers: frozenset[str]) -> TritonSource | Unreadable:
-    parts = pieces(text)
-    read: dict[str, Piece] = {}
-    for part in parts:
-        if _MATTERS.search(part):
+    whole = parts(text)
+    read: dict[int, Piece] = {}
+    for number, part in enumerate(whole):
+        if _matters(part):
             piece = _piece(part)
             if isinstance(piece, Unreadable):
                 return _whole(text, path, wrappers)
-            read[part] = piece
-    names = _Names.of(read.values(), path, wrappers)
-    if more := names.telltales:
-        for part in parts:
-            if part not in read and any(item in part for item in more):
-                piece = _piece(part)
+            read[number] = piece
+    names = _Names.of(text, read.values(), path, wrappers)
+    if telltales := names.telltales:
+        for number, part in enumerate(whole):
+            if any(item in part for item in telltales) and (number not in read or members(part) is not None):
+                piece = _piece(part, telltales)
                 if isinstance(piece, Unreadable):
                     return _whole(text, path, wrappers)
-                read[part] = piece
-    return _resolve([read[part] for part in parts if part in read], names, _Definitions(parts))
+                read[number] = piece
+    held = [read[number] for number in sorted(read)]
+    return _resolve(held, names, _Definitions(whole))
 
 
 def _whole(text: str, path: str, wrappers: frozenset[str]) -> TritonSource | Unreadable:
-    """The file as one piece, for files that the cut at column 0 does not fit."""
-    piece = _piece(text)
+    """The file as one piece, for files that the cut by indentation does not fit."""
+    piece = read_piece(text)
     if isinstance(piece, Unreadable):
         return piece
-    return _resolve([piece], _Names.of([piece], path, wrappers), _Definitions(pieces(text)))
+    return _resolve([piece], _Names.of(text, [piece], path, wrappers), _Definitions(parts(text)))
+
+
+@lru_cache(maxsize=4096)
+def _imports(statement: str) -> Piece:
+    """The bindings of one import statement; empty for text that only looks like one."""
+    piece = read_piece(statement)
+    return Piece() if isinstance(piece, Unreadable) else piece
 
 
 class _Definitions:
     """Digests of top-level names, for the constants and configuration lists that kernels refer to."""
 
-    def __init__(self, parts: list[str]) -> None:
+    def __init__(self, whole: Iterable[str]) -> None:
         self._heads: dict[str, list[str]] = {}
-        for part in parts:
-            if (head := _HEAD.match(part)) and not part.startswith(("class", "import", "from", "if ", "@")):
+        for part in whole:
+            if (head := _HEAD.match(part)) and not part.startswith(_NOT_VALUES):
                 self._heads.setdefault(head[1], []).append(part)
 
     def constants(self, names: Iterable[str]) -> str:
@@ -166,11 +206,13 @@ class _Names:
     stars: tuple[str, ...]
 
     @classmethod
-    def of(cls, pieces: Iterable[Piece], path: str, wrappers: frozenset[str]) -> _Names:
+    def of(cls, text: str, pieces: Iterable[Piece], path: str, wrappers: frozenset[str]) -> _Names:
         """Imports of the whole file, then aliases of jit until no new one is found."""
         held = list(pieces)
-        imports = {name: origin for piece in held for name, origin in piece.imports}
-        stars = tuple(origin for piece in held for origin in piece.stars)
+        written = (match[1] for match in _IMPORT.finditer(text))
+        stated = [_imports(item) for item in written if "triton" in item or "jit" in item]
+        imports = {name: origin for piece in (*stated, *held) for name, origin in piece.imports}
+        stars = tuple(origin for piece in stated for origin in piece.stars)
         names = cls(imports, frozenset(), wrappers, "triton" in path.split("/")[:-1], stars)
         for _ in range(4):
             more = {name for piece in held for name, refs in piece.aliases if any(map(names.is_jit, refs))}
@@ -183,9 +225,10 @@ class _Names:
     @property
     def telltales(self) -> tuple[str, ...]:
         """Text that marks a piece as one to read although it names neither Triton nor jit."""
-        spoken = (name for name in (*self.jit, *self.imports) if "jit" not in name and self.is_jit(name))
+        likely = (name for name, origin in self.imports.items() if "jit" in origin or self.wrappers)
+        spoken = (name for name in (*self.jit, *likely) if "jit" not in name and self.is_jit(name))
         aliases = (f"@{name}" for name in spoken)
-        library = (f"{name}(" for name, origin in self.imports.items() if "triton_kernels" in origin)
+        library = (name for name, origin in self.imports.items() if "triton_kernels" in origin)
         return (*aliases, *library)
 
     def resolve(self, dotted: str) -> str:
@@ -216,7 +259,7 @@ class _Names:
         return full if last in ("jit", "njit") and not self.is_jit(dotted) else None
 
 
-def _resolve(read: list[Piece], names: _Names, definitions: _Definitions) -> TritonSource:
+def _resolve(read: Sequence[Piece], names: _Names, definitions: _Definitions) -> TritonSource:
     raw = [item for piece in read for item in piece.functions]
     by_call = {item for piece in read for ref, item in piece.jitted_by_call if names.is_jit(ref)}
     jitted = [_is_jitted(item, names, by_call) for item in raw]
