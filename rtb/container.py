@@ -7,6 +7,7 @@ rtb.docker_sandbox, what an image is made of in rtb.environment.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from rtb.sandbox import Limits
 REQUEST_SECONDS = 120
 # How the engine says that a container, or a command in it, has ended.
 _GONE = ("No such container", "No such exec", "is not running", "marked for removal", "is dead", "is paused")
+# How it says that a path leads nowhere, beside 404.
+_NOWHERE = ("not a directory", "too many levels of symbolic links", "too many links", "file name too long")
 # Go's file mode bits for folder, link, device, pipe, socket, character device, irregular.
 _NOT_REGULAR = 0x8F280000
 
@@ -46,7 +49,7 @@ def translated(what: str) -> Iterator[None]:
             raise OutOfSpace(f"{what}: the engine's disk is full: {text}") from error
         if any(sign in text for sign in _GONE):
             raise SandboxGone(f"{what}: {text}") from error
-        if isinstance(error, docker.errors.NotFound):
+        if isinstance(error, docker.errors.NotFound) or any(sign in text for sign in _NOWHERE):
             raise NotThere(f"{what}: {text}") from error
         raise MachineError(f"{what}: the engine answers: {text}") from error
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ConnectionError) as error:
@@ -242,7 +245,7 @@ class Engine:
         """The bytes of a regular file, else None. Raises OutOfSpace beyond the limit."""
         try:
             with translated(f"reading {path}"):
-                stream, facts = self._api.get_archive(container, path, chunk_size=READ_BYTES)
+                stream, facts = self._api.get_archive(container, os.fsencode(path), chunk_size=READ_BYTES)
                 with contextlib.closing(stream):
                     if facts["mode"] & _NOT_REGULAR:
                         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import tempfile
 import threading
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from rtb.archive import pack_files
 from rtb.container import Engine, NotThere, connect
-from rtb.errors import MachineError, SandboxGone
+from rtb.errors import EngineUnreachable, MachineError, OutOfSpace, SandboxGone
 from rtb.output import Frames, OutputFile
 from rtb.sandbox import FIXED_ENV, Change, ExecResult, Isolation, Limits, SharedFolder
 
@@ -35,6 +36,7 @@ _KILL_MARKED = (
     'for f in $(grep -lsaF "RTB_COMMAND=$1" /proc/[0-9]*/environ); do '
     'p=${f#/proc/}; kill -9 "${p%/environ}" 2>/dev/null; done; :'
 )
+_READ_ODD = 'path=$(cat; echo x); path=${path%x}; [ -f "$path" ] && [ ! -L "$path" ] && exec cat -- "$path"'
 _DELETE = (
     'list=$(mktemp); cat >"$list"; xargs -0 -r rm -rf -- <"$list" 2>/dev/null || '
     '{ chmod -R u+rwX . 2>/dev/null; xargs -0 -r rm -rf -- <"$list"; }; code=$?; rm -f "$list"; exit $code'
@@ -131,7 +133,27 @@ class DockerSandbox:
 
     def read(self, path: str, *, limit_bytes: int) -> bytes | None:
         """See rtb.sandbox.Sandbox.read."""
-        return self._engine.get(self._container, path, limit_bytes)
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            return self._read_odd(path, limit_bytes)
+        data = self._engine.get(self._container, path, limit_bytes)
+        if data is None:
+            self._check_alive()  # a container that is being removed has no files either
+        return data
+
+    def _read_odd(self, path: str, limit_bytes: int) -> bytes | None:
+        """The engine gives an empty archive for a name that is not UTF-8; as an argument it cannot be sent at all."""
+        found = bytearray()
+
+        def take(part: memoryview) -> None:
+            if len(found) + len(part) > limit_bytes:
+                raise OutOfSpace(f"{path!r} in {self.name} is over the limit of {limit_bytes} bytes")
+            found.extend(part)
+
+        command = ["/bin/sh", "-c", _READ_ODD]
+        code = self._stream(command, take, deadline=time.monotonic() + SERVICE_SECONDS, stdin=os.fsencode(path))
+        return bytes(found) if code == 0 else None
 
     def kill(self) -> None:
         """See rtb.sandbox.Sandbox.kill."""
@@ -143,6 +165,7 @@ class DockerSandbox:
         try:
             self._engine.put(self._container, root, archive)
         except NotThere:
+            self._check_alive()
             self._run_quietly(["mkdir", "-p", "--", root], f"the folder {root} cannot be made in {self.name}")
             self._engine.put(self._container, root, archive)
 
@@ -176,33 +199,34 @@ class DockerSandbox:
         with self._lock:
             alone = self._live == 1
         kill = _KILL_USER if alone and not as_root else _KILL_MARKED
-        command = ["/bin/sh", "-c", _COUNT_OOM + kill, "rtb", mark]
-        said = bytearray()
-        for attempt in range(2):
-            with self._more_processes() if attempt else contextlib.nullcontext():
-                said.clear()
-                code = self._stream(command, said.extend, deadline=time.monotonic() + 20, as_root=as_root)
-            if code == 0:
-                break
-        else:
-            self._check_alive()
-            raise SandboxGone(f"processes in {self.name} could not be ended: {bytes(said[-200:])!r}")
-        kills = _oom_kills(bytes(said))
+        said = self._end_processes(["/bin/sh", "-c", _COUNT_OOM + kill, "rtb", mark], as_root)
+        kills = _oom_kills(said)
         with self._lock:
             new, self._oom_kills = kills > self._oom_kills, max(kills, self._oom_kills)
         return new
 
-    @contextmanager
-    def _more_processes(self) -> Iterator[None]:
-        """A fork bomb leaves no process for the one that ends it: lift the limit for a moment."""
-        if self._limits.pids is None:
-            yield
-            return
-        self._engine.set_pids_limit(self._container, self._limits.pids + 64)
-        try:
-            yield
-        finally:
-            self._engine.set_pids_limit(self._container, self._limits.pids)
+    def _end_processes(self, command: Sequence[str], as_root: bool) -> bytes:
+        """Run a killing command; what it says. A fork bomb leaves no process for it: then the limit is lifted for a
+        moment, each time further."""
+        limit = self._limits.pids
+        problem: MachineError | None = None
+        for spare in (0, 64, 1024):
+            said = bytearray()
+            if spare and limit is not None:
+                self._engine.set_pids_limit(self._container, limit + spare)
+            try:
+                code = self._stream(command, said.extend, deadline=time.monotonic() + 20, as_root=as_root)
+                if code == 0:
+                    return bytes(said)
+            except (SandboxGone, EngineUnreachable, OutOfSpace):
+                raise
+            except MachineError as error:
+                problem = error
+            finally:
+                if spare and limit is not None:
+                    self._engine.set_pids_limit(self._container, limit)
+        self._check_alive()
+        raise SandboxGone(f"processes in {self.name} could not be ended") from problem
 
     def _check_alive(self) -> None:
         """Raises SandboxGone, with the reason where the engine still knows it."""
@@ -227,7 +251,13 @@ class DockerSandbox:
     ) -> int | None:
         """Run and pass on the output. Returns the exit code, None after the deadline. Raises SandboxGone."""
         user = "0:0" if as_root else f"{USER_ID}:{USER_ID}"
-        running, connection = self._engine.start(self._container, command, user=user, env=env or {}, stdin=stdin)
+        try:
+            running, connection = self._engine.start(self._container, command, user=user, env=env or {}, stdin=stdin)
+        except (SandboxGone, EngineUnreachable, OutOfSpace):
+            raise
+        except MachineError:
+            self._check_alive()  # a container that is dying refuses in many words
+            raise
         frames = Frames()
         finished = False
         with contextlib.closing(connection):

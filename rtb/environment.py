@@ -8,6 +8,7 @@ local sandbox is here; they import neither.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -118,6 +119,9 @@ def open_sandbox(
     """
     limits = limits or Limits()
     env = dict(prepared.env)
+    if not devices:
+        # Without a leased GPU, Triton's interpreter runs the kernels on the CPU.
+        env.setdefault("TRITON_INTERPRET", "1")
     if prepared.kind == "docker":
         from rtb.docker_sandbox import open_docker_sandbox
 
@@ -175,10 +179,8 @@ class Session:
 @contextmanager
 def session() -> Iterator[Session]:
     """For the length of a run. Removes what dead runs of ours have left, at the start."""
-    try:
+    with contextlib.suppress(EngineUnreachable):
         remove_leftovers()
-    except EngineUnreachable:
-        pass
     made = Session()
     try:
         yield made
@@ -250,14 +252,13 @@ def _engine_facts() -> list[Fact]:
             base = engine.image_id(LOCAL_BASE)
     except MachineError as error:
         return [Fact("Docker", False, str(error), "scripts/setup-docker starts one on Debian; local works without")]
-    engine_line = f"{said['version']}, {said['storage']}, cgroup v{said['cgroup_version']}"
     gpu = "nvidia" in said["runtimes"]
+    make = "pulled at the first build, or made by scripts/make-base-image"
     return [
-        Fact("Docker", True, engine_line),
-        Fact("CPU base image", base is not None, LOCAL_BASE if base else "not made", "pulled at the first build, or made"
-             " by scripts/make-base-image"),
+        Fact("Docker", True, f"{said['version']}, {said['storage']}, cgroup v{said['cgroup_version']}"),
+        Fact("CPU base image", base is not None, LOCAL_BASE if base else "not made", make),
         Fact("GPUs in Docker", gpu, "runtime nvidia" if gpu else "no runtime nvidia", "NVIDIA Container Toolkit"),
-    ]  # fmt: skip
+    ]
 
 
 def _silent(_text: str) -> None:

@@ -73,8 +73,8 @@ def host_pip() -> HostPip:
 def wheelhouse(lock: bytes, python: str, progress: Callable[[str], None]) -> Path:
     """A folder with the wheels of a lock file, fetched by this machine's pip and kept in the cache.
 
-    A container's own pip would take torch's CUDA build, several gigabytes that a CPU cannot use. The folder is empty
-    when this machine has another minor version of Python than `python`: then the container's pip must fetch by itself.
+    A container's own pip would take torch's CUDA build, gigabytes that no CPU can use. The folder is empty when this
+    machine has another minor version of Python than `python`: then the container's pip must fetch by itself.
     Raises BuildFailed, OutOfSpace.
     """
     folder = cache_folder("wheels", hashlib.sha256(lock + python.encode()).hexdigest()[:12])

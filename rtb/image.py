@@ -130,8 +130,8 @@ def build_problem(name: str, text: str, log: Path, free: str) -> RtbError:
     where = f"{name} cannot be built. Failing step: {step}"
     if "no space left on device" in text.lower():
         return OutOfSpace(
-            f"{where}\nThe disk is full ({free}). 'docker system df' shows what a clean-up frees, 'docker image prune'"
-            f" does it; no further build is begun.\n{tail}\n(log: {log})"
+            f"{where}\nThe disk is full ({free}). 'docker system df' shows what a clean-up frees, 'docker image"
+            f" prune' does it; no further build is begun.\n{tail}\n(log: {log})"
         )
     leaks = [line for line in lines if line.startswith("LEAK: ")]
     if leaks:

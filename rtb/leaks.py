@@ -20,7 +20,7 @@ _KEEPERS = ("ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT
 
 
 def find_leaks(tree: Path, commit: str) -> list[str]:
-    """Every way from the git work tree `tree` to something that is not of `commit`. Raises RuntimeError without git."""
+    """Every way from the git work tree `tree` to something that is not of `commit`. RuntimeError without git."""
     found = _ref_leaks(tree, commit) + _file_leaks(tree / ".git")
     if remotes := _git(tree, "config", "--local", "--get-regexp", r"^(remote|url)\.", ok=(0, 1)):
         found.append(f"remote configured: {remotes.splitlines()[0]}")
@@ -87,7 +87,7 @@ def _file_leaks(git: Path) -> list[str]:
 
 
 def _object_leaks(tree: Path, commit: str) -> list[str]:
-    """Objects that are present, packed, loose or borrowed, and do not belong to the commit: unreachable is no defence."""
+    """Objects that are present, packed, loose or borrowed, and not of the commit: unreachable is no defence."""
     own = {line.split(" ")[0] for line in _git(tree, "rev-list", "--objects", "--no-walk", commit).splitlines()}
     listing = _git(tree, "cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)")
     other = [line for line in listing.splitlines() if line.split(" ")[0] not in own]

@@ -181,10 +181,11 @@ class LocalSandbox:
                 if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR):
                     return None
                 raise
+            facts = os.fstat(fd)
+            if not stat.S_ISREG(facts.st_mode):
+                os.close(fd)
+                return None
             with os.fdopen(fd, "rb") as file:
-                facts = os.fstat(fd)
-                if not stat.S_ISREG(facts.st_mode):
-                    return None
                 data = file.read(limit_bytes + 1)
                 if len(data) > limit_bytes:
                     raise OutOfSpace(

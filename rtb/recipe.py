@@ -1,4 +1,4 @@
-"""What an environment is made of, read from disk once, and the digests that name what comes out. Pure after reading."""
+"""What an environment is made of, read from disk once, and the digests that name the result. Pure after reading."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def read_recipe(entry: TaskEntry) -> Recipe:
 
 
 def dockerfiles_root() -> Path:
-    """The folder of Dockerfiles: `RTB_DOCKERFILES`, else `dockerfiles/` here or in a parent, else beside the package."""
+    """The folder of Dockerfiles: `RTB_DOCKERFILES`, else `dockerfiles/` here or above, else beside the package."""
     named = os.environ.get("RTB_DOCKERFILES")
     if named:
         return Path(named)
