@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Literal
 
-from rtb.task import Frozen, Target
+from rtb.result import AuditFinding
+from rtb.task import Target
 
 Kind = Literal[
     "outside_targets", "test_edit", "configuration_edit", "no_text", "unreadable_python", "process_exit", "exit_hook",
@@ -59,22 +60,14 @@ CONFIGURATION = frozenset(
 MAX_FINDINGS = 500
 
 
-class Finding(Frozen):
-    """One thing to look at. `line` counts from 1 in the patched file; 0 is for the file as a whole."""
-
-    kind: Kind
-    path: str
-    line: int
-    text: str
-
-
 def audit(
     base: Mapping[str, bytes], patched: Mapping[str, bytes | None], targets: Sequence[Target]
-) -> tuple[Finding, ...]:
+) -> tuple[AuditFinding, ...]:
     """Findings of a patch. `patched` holds each changed path with its new bytes (None: deleted), `base` the old bytes
-    of those that were there. Only what the patch brought in is reported, not what the file held before."""
+    of those that were there. Only what the patch brought in is reported, not what the file held before. Lines count
+    from 1 in the patched file; None is for the file as a whole."""
     wanted = {target.path for target in targets}
-    found: list[Finding] = []
+    found: list[AuditFinding] = []
     for path in sorted(patched):
         before, after = base.get(path), patched[path]
         found += _of_the_path(path, after, wanted)
@@ -83,22 +76,26 @@ def audit(
     return tuple(found[:MAX_FINDINGS])
 
 
-def _of_the_path(path: str, after: bytes | None, wanted: set[str]) -> Iterator[Finding]:
+def _of_the_path(path: str, after: bytes | None, wanted: set[str]) -> Iterator[AuditFinding]:
     pure = PurePosixPath(path)
     done = "deleted" if after is None else "changed"
     if path not in wanted:
-        yield Finding(kind="outside_targets", path=path, line=0, text=f"{done}, and no target is in this file")
+        yield AuditFinding(
+            kind="outside_targets", path=path, line=None, text=f"{done}, and no target is in this file"
+        )
     if pure.name in CONFIGURATION or pure.suffix == ".pth":
-        yield Finding(kind="configuration_edit", path=path, line=0, text=f"configuration or start-up file {done}")
+        yield AuditFinding(
+            kind="configuration_edit", path=path, line=None, text=f"configuration or start-up file {done}"
+        )
     elif pure.name.startswith("test_") or pure.stem.endswith("_test") or TEST_PARTS.intersection(pure.parts[:-1]):
-        yield Finding(kind="test_edit", path=path, line=0, text=f"test file {done}")
+        yield AuditFinding(kind="test_edit", path=path, line=None, text=f"test file {done}")
     if after is not None and b"\0" in after:
-        yield Finding(kind="no_text", path=path, line=0, text=f"{len(after)} bytes that are no text")
+        yield AuditFinding(kind="no_text", path=path, line=None, text=f"{len(after)} bytes that are no text")
 
 
-def _new_findings(path: str, before: bytes | None, after: bytes) -> list[Finding]:
+def _new_findings(path: str, before: bytes | None, after: bytes) -> list[AuditFinding]:
     old = Counter((item.kind, item.text) for item in _scan(path, before or b""))
-    new: list[Finding] = []
+    new: list[AuditFinding] = []
     for item in _scan(path, after):
         if old[item.kind, item.text] > 0:
             old[item.kind, item.text] -= 1
@@ -107,21 +104,23 @@ def _new_findings(path: str, before: bytes | None, after: bytes) -> list[Finding
     return new
 
 
-def _scan(path: str, source: bytes) -> list[Finding]:
+def _scan(path: str, source: bytes) -> list[AuditFinding]:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        number = (error.lineno or 0) if isinstance(error, SyntaxError) else 0
-        return [Finding(kind="unreadable_python", path=path, line=number, text=f"cannot be parsed: {error}"[:200])]
+        number = error.lineno if isinstance(error, SyntaxError) else None
+        return [
+            AuditFinding(kind="unreadable_python", path=path, line=number, text=f"cannot be parsed: {error}"[:200])
+        ]
     lines = source.splitlines()
     reader = _Reader(tree)
     found = {}
     for kind, node in reader.findings():
         line = lines[node.lineno - 1].strip() if 0 < node.lineno <= len(lines) else b""
-        found[kind, node.lineno] = Finding(
+        found[kind, node.lineno] = AuditFinding(
             kind=kind, path=path, line=node.lineno, text=line.decode("utf-8", "backslashreplace")[:200]
         )
-    return sorted(found.values(), key=lambda item: (item.line, item.kind))
+    return sorted(found.values(), key=lambda item: (item.line or 0, item.kind))
 
 
 Node = ast.expr | ast.stmt

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from harness.audit import audit
 from harness.controls import NO_PATCH
-from harness.patching import PatchResult, apply_patch
+from harness.patch_result import PatchResult
+from harness.patching import apply_patch
 from harness.trusted_tree import trusted_tree
 from rtb import hydration
 from rtb.git_objects import GitObjects
@@ -49,6 +50,7 @@ def patch_plan(
         patched_tree=result.tree,
         test_patch=hydration.patches_of(entry).test,
         test_globs=entry.split_rules.tests,
+        not_test_globs=entry.split_rules.not_tests,
         test_files=sorted(test_files),
         import_roots=task.environment.import_roots,
     )

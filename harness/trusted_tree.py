@@ -30,7 +30,9 @@ LIBRARY_MODULES = frozenset(
         "hypothesis", "xdist", "pytest_asyncio", "pytest_mock", "pytest_timeout", "pytest_cov", "coverage", "einops",
         "transformers", "tokenizers", "safetensors", "huggingface_hub", "datasets", "jax", "cupy", "pandas",
         "requests", "aiohttp", "pydantic", "fastapi", "uvicorn", "ray", "yaml", "tqdm", "psutil", "PIL",
-        "parameterized", "expecttest", "absl", "pkg_resources", "setuptools",
+        "parameterized", "expecttest", "absl", "pkg_resources", "setuptools", "py", "exceptiongroup", "tomli",
+        "colorama", "typing_extensions", "attr", "attrs", "execnet", "sympy", "mpmath", "networkx", "jinja2",
+        "markupsafe", "filelock", "fsspec", "ml_dtypes", "sentencepiece", "starlette", "httpx", "anyio", "certifi",
     }
 )  # fmt: skip
 _MODULE_ENDING = re.compile(r"\.(py|pyc|pyo|pyd|so|pyw)$")
@@ -58,15 +60,17 @@ def trusted_tree(
     patched_tree: str,
     test_patch: bytes,
     test_globs: Sequence[str] = (),
+    not_test_globs: Sequence[str] = (),
     test_files: Sequence[str] = (),
     import_roots: Sequence[str] = (".",),
     installed: Collection[str] = (),
 ) -> TrustedTree:
     """The model's tree with every path that decides the grade as base and test patch have it.
 
-    These are: paths of the test patch, `test_files` (what the unit command runs), paths that `test_globs` match,
-    test infrastructure by name, compiled Python, and new modules that would stand in for one of those, for the
-    standard library, or for an `installed` or well-known package at an import root.
+    These are: paths of the test patch, `test_files` (what the unit command runs), paths that `test_globs` match and
+    `not_test_globs` do not (a repository's rules for splitting a landed diff), test infrastructure by name, compiled
+    Python, and new modules that would stand in for one of those, for the standard library, or for an `installed` or
+    well-known package at an import root.
     Raises ExpectedError when the test patch does not apply strictly to the base: grading must not go on.
     """
     official = _official(objects, base_tree, test_patch)
@@ -77,7 +81,8 @@ def trusted_tree(
     plan: dict[str, TreeEntry | None] = dict(official_changes)
     flags: set[str] = set()
     for item in changes:
-        flag = _flag(item, deciding, test_globs) or shadows.flag(item)
+        tests = matches(item.path, test_globs) and not matches(item.path, not_test_globs)
+        flag = _flag(item, deciding, tests) or shadows.flag(item)
         if flag:
             plan[item.path] = official_changes.get(item.path, item.old)
             if item.new != plan[item.path]:
@@ -99,10 +104,10 @@ def _official(objects: GitObjects, base_tree: str, test_patch: bytes) -> str:
     return result.tree
 
 
-def _flag(item: TreeDifference, deciding: Collection[str], test_globs: Sequence[str]) -> str:
+def _flag(item: TreeDifference, deciding: Collection[str], tests: bool) -> str:
     path = PurePosixPath(item.path)
     named = item.path in deciding or any(str(folder) in deciding for folder in path.parents)
-    if named or matches(item.path, test_globs):
+    if named or tests:
         return "test_infrastructure_touched" if _is_infrastructure(path) else "test_file_touched"
     if _is_infrastructure(path):
         return "test_infrastructure_touched"
@@ -173,10 +178,10 @@ class _Shadows:
         return name in self._known and home in self._roots() and not self._in_base(home, name)
 
     def _in_base(self, home: str, name: str) -> bool:
-        """Whether the base has a module or folder of that name there: then it is the repository's own."""
+        """Whether the base has a module or package of that name there: then it is the repository's own."""
         start = f"{home}/{name}" if home else name
         listing = self._objects.listing(self._base_tree)
-        return f"{start}.py" in listing or any(path.startswith(f"{start}/") for path in listing)
+        return f"{start}.py" in listing or f"{start}/__init__.py" in listing
 
     def _roots(self) -> frozenset[str]:
         """Folders that end up on sys.path: the working folder, the environment's, and for every test and conftest

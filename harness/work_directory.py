@@ -11,8 +11,9 @@ from pathlib import Path
 
 from harness.patch_names import as_bytes, as_text, unsafe_path
 from harness.patch_repair import relabelled, variants
+from harness.patch_result import PatchResult
 from harness.patch_text import parse
-from harness.patching import MAX_PATCH_BYTES, PatchResult, apply_patch
+from harness.patching import MAX_PATCH_BYTES, apply_patch
 from rtb.errors import MachineError, OutOfSpace
 from rtb.git_objects import SYMLINK, GitObjects, TreeEntry, borrow_objects
 from rtb.sandbox import Change, Entry

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from harness.patching import PatchResult, apply_patch
+from harness.patch_result import PatchResult
+from harness.patching import apply_patch
 from harness.trusted_tree import TrustedTree, trusted_tree
 from harness.work_directory import apply_to_directory
 from rtb.capture import capture

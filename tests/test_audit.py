@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.audit import Finding, audit
+from harness.audit import audit
+from rtb.result import AuditFinding
 from rtb.task import Target
 from tests.cases import case_folder
 
@@ -16,7 +17,7 @@ KERNEL = "ops/kernel.py"
 TARGETS = [Target(path=KERNEL, name="relu", kind="launcher", change="modified")]
 
 
-def findings(source: str | bytes, base: bytes | None = None, path: str = KERNEL) -> list[tuple[str, int]]:
+def findings(source: str | bytes, base: bytes | None = None, path: str = KERNEL) -> list[tuple[str, int | None]]:
     data = source.encode() if isinstance(source, str) else source
     old = {} if base is None else {path: base}
     return [(item.kind, item.line) for item in audit(old, {path: data}, TARGETS)]
@@ -132,7 +133,7 @@ def test_paths_tell_too() -> None:
 
 def test_findings_quote_the_line() -> None:
     (found,) = audit({}, {KERNEL: b"import os\nif 1:\n    os._exit(3)  # done\n"}, TARGETS)
-    assert found == Finding(kind="process_exit", path=KERNEL, line=3, text="os._exit(3)  # done")
+    assert found == AuditFinding(kind="process_exit", path=KERNEL, line=3, text="os._exit(3)  # done")
 
 
 def test_case_96_candidates_that_can_be_seen_in_the_text() -> None:

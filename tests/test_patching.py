@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.patching import PatchResult, apply_patch
+from harness.patch_result import PatchResult
+from harness.patching import apply_patch
 from harness.trusted_tree import trusted_tree
 from harness.work_directory import apply_to_directory
 from rtb.checkout import run_git
@@ -266,6 +267,19 @@ def test_an_object_id_alone_brings_no_bytes_in(objects: GitObjects) -> None:
     data = head + b"GIT binary patch\nliteral 5\n" + line + b"\n\n"
     result, files = outcome(objects, {"k.bin": b"\0\1"}, data)
     assert (result.status, files) == ("apply_failed", None)
+
+
+def test_a_binary_file_that_was_moved_and_changed(objects: GitObjects) -> None:
+    data = b"\0" + bytes(range(200)) * 40
+    start, end = tree_of(objects, {"a.bin": data}), tree_of(objects, {"b/c.bin": data + b"more\0"})
+    patch = diff_of(objects, start, end, "-M", "--full-index")
+    assert b"rename from a.bin" in patch
+    result = apply_patch(objects, start, patch)
+    assert (result.method, result.tree) == ("strict", end), result.reason
+    copied = tree_of(objects, {"a.bin": data, "b/c.bin": data + b"more\0"})
+    patch = diff_of(objects, start, copied, "-C", "--find-copies-harder", "--full-index")
+    assert b"copy from a.bin" in patch
+    assert apply_patch(objects, start, patch).tree == copied
 
 
 def test_a_submodule_pointer_is_dropped_by_name(objects: GitObjects) -> None:
@@ -615,6 +629,19 @@ def test_globs_make_a_whole_folder_official(objects: GitObjects) -> None:
     flags, laid = graded(objects, TESTED, model, TESTED, globs=("tests/**",))
     assert laid == TESTED
     assert flags == ("test_file_touched: tests/helper.py", "test_file_touched: tests/helper/__init__.py")
+
+
+def test_what_only_looks_like_a_test_is_the_models_to_change(objects: GitObjects) -> None:
+    start, patched = tree_of(objects, TESTED), tree_of(objects, {**TESTED, "tests/helper.py": b"mine\n"})
+    tree = trusted_tree(
+        objects,
+        base_tree=start,
+        patched_tree=patched,
+        test_patch=b"",
+        test_globs=("tests/**",),
+        not_test_globs=("tests/helper.py",),
+    )
+    assert (tree.tree, tree.flags, tree.restored) == (patched, (), ())
 
 
 def test_a_link_or_file_in_place_of_the_test_folder_gives_way(objects: GitObjects) -> None:
