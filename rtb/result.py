@@ -48,6 +48,81 @@ class UnitFacts(Frozen):
         return self.passed / self.expected if self.expected else None
 
 
+Decision = Literal["passed", "failed", "inconclusive"]
+
+
+class CoverageFacts(Frozen):
+    """Which Triton kernels a stage launched, from a traced, untimed run of it.
+
+    `uncovered`: no target kernel was launched, so the stage says nothing about the patch. `untraced`: not known.
+    """
+
+    state: Literal["covered", "uncovered", "untraced"]
+    reason: str
+    targets: dict[str, int] = Field(default={}, description="launches of each target kernel, as path::name")
+    launches: dict[str, int] = Field(default={}, description="launches of each kernel of the run")
+    phases: dict[str, int] = Field(default={}, description="launches in each phase of the run")
+
+
+class FilterFacts(Frozen):
+    """One filter of the accuracy stage over the questions that both sides answered. Points are of percent."""
+
+    gold_right: int = Field(ge=0)
+    model_right: int = Field(ge=0)
+    lost: int = Field(ge=0, description="questions that gold has right and the model's patch has not")
+    won: int = Field(ge=0)
+    difference_points: float
+    low_points: float = Field(description="one-sided lower bound of the difference")
+    high_points: float
+    mcnemar_p: float
+    decision: Decision
+
+
+class AccuracyFacts(Frozen):
+    """Accuracy stage: both sides on the same questions."""
+
+    questions: int = Field(ge=0)
+    available: int = Field(ge=0)
+    filters: dict[Literal["strict-match", "flexible-extract"], FilterFacts]
+    margin_points: float
+    provable_margin_points: float = Field(description="the smallest margin that so many questions show (80 % power)")
+    flip_rate: float | None = Field(default=None, description="share of answers that differ between two runs of gold")
+    no_answer: tuple[int, int] = Field(description="answers without a number: gold, model")
+    retried_requests: int = Field(default=0, description="machine faults that a second try mended; in no score")
+    robust: Decision
+    paper: bool = Field(description="the paper's rule: not below gold on either filter")
+
+
+class RatioFacts(Frozen):
+    """One latency metric over block pairs: gold / model, above 1 means faster than gold."""
+
+    pairs: int = Field(ge=0)
+    estimate: float
+    low: float = Field(description="one-sided lower bound")
+    high: float
+    deviation: float = Field(description="of the log ratio, between pairs")
+    threshold: float
+    decision: Decision
+    gold_seconds: float = Field(description="median over launches of the launch's median")
+    model_seconds: float
+    paper_ratio: float | None = Field(default=None, description="mean of the first three pairs' ratios of means")
+    paper: bool | None = None
+    gain_over_base: float | None = Field(default=None, description="base / model; base was measured by validate")
+
+
+class LatencyFacts(Frozen):
+    """Latency stage. `ratios` decide; `single` is the same with one request at a time, and only shown."""
+
+    ratios: dict[Literal["s_ttft", "s_tpot"], RatioFacts]
+    single: dict[Literal["s_ttft", "s_tpot"], RatioFacts] = {}
+    requests: int = Field(ge=0, description="valid requests that the ratios stand on")
+    invalid: dict[str, int] = Field(default={}, description="invalid requests by reason")
+    looks: tuple[int, ...]
+    unmeasurable: str | None = None
+    robust: Decision
+    paper: bool | None = None
+
+
 class StageResult(Frozen):
     """How one stage ended. `reason` is one sentence a stranger understands; `tampered` overrides the status."""
 
@@ -56,10 +131,11 @@ class StageResult(Frozen):
     reason: str
     seconds: float | None = Field(default=None, ge=0, description="wall time of the stage's own command")
     tampered: str | None = Field(default=None, description="why the evidence cannot be trusted, or null")
-    flags: tuple[str, ...] = Field(
-        default=(), description="evidence shown beside the result, deciding nothing"
-    )
+    flags: tuple[str, ...] = Field(default=(), description="evidence shown beside the result, deciding nothing")
     unit: UnitFacts | None = None
+    accuracy: AccuracyFacts | None = None
+    latency: LatencyFacts | None = None
+    coverage: CoverageFacts | None = None
 
 
 class PatchFactsApplied(Frozen):
