@@ -26,7 +26,8 @@ class UnitExec(Frozen):
     """exec.json: how the command was run and how it ended. The sha256 are of the raw files as they were kept.
 
     `trusted` holds the paths of the tree that come from the trusted side (null: not known); `changed` those test
-    files whose bytes were others after the run. `exit_code` is null when the time limit was reached.
+    files whose bytes were others after the run, `oversized` those raw files that were too large to keep. `exit_code`
+    is null when the time limit was reached.
     """
 
     argv: tuple[str, ...]
@@ -40,6 +41,7 @@ class UnitExec(Frozen):
     timeout_seconds: float
     trusted: tuple[str, ...] | None = None
     changed: tuple[str, ...] = ()
+    oversized: tuple[str, ...] = ()
     records_sha256: str | None = None
     junit_sha256: str | None = None
 
@@ -83,6 +85,8 @@ def _file_damage(evidence: UnitEvidence) -> str | None:
     records = evidence.records
     if evidence.exec.changed:
         return f"a test file was changed while the tests ran: {evidence.exec.changed[0]}"
+    if evidence.exec.oversized:
+        return f"the file of the {evidence.exec.oversized[0]} was blown up: pytest and our plugin never write so much"
     if records.broken:
         return records.broken
     if evidence.said_open and not records.opened:
@@ -125,7 +129,8 @@ def _strangers(evidence: UnitEvidence) -> str | None:
         return None
     for name, file in records.plugins:
         if _in_tree(file) and file not in trusted:
-            return f"pytest loaded {file} as a plugin ({name}), which is not from the trusted side"
+            named = "" if file in name else f" ({name})"
+            return f"pytest loaded {file} as a plugin{named}, which is not from the trusted side"
     if _in_tree(records.ini) and records.ini not in trusted:
         return f"pytest was configured by {records.ini}, which is not from the trusted side"
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -418,6 +419,15 @@ m.Session.testsfailed = property(lambda self: 0, lambda self, value: None)
         "import math\nmath.isclose = lambda *a, **k: True",
         "math.isclose was replaced by code of lib.py",
     ),
+    "records blown up": (
+        "import os, glob, sys\nrunner = os.path.abspath(sys.modules['__main__'].__file__)\n"
+        "[os.truncate(f, 1 << 30) for f in glob.glob(os.path.dirname(runner) + '.records')]",
+        "blown up",
+    ),
+    "asserts left out when tests are compiled": (
+        "import _pytest.assertion.rewrite as r\nr.AssertionRewriter.visit_Assert = lambda self, node: []",
+        "AssertionRewriter.visit_Assert was replaced by code of lib.py",
+    ),
     "test file rewritten": (
         "import pathlib\npathlib.Path('tests/test_it.py').write_text('def test_it(): pass\\n')",
         "a test file was changed",
@@ -433,11 +443,38 @@ def test_cheat_in_the_same_process_is_named(run: Run, name: str) -> None:
     if "test_zz" in code:
         files["tests/test_it.py"] += "\n\ndef test_zz():\n    assert double(3) == 7\n"
         ids.append("tests/test_it.py::test_zz")
+    if "visit_Assert" in code:
+        files["tests/conftest.py"] = "import lib\n"
     if "isclose" in code:
         files["tests/test_it.py"] = "import math\nimport lib\ndef test_it(): assert math.isclose(lib.double(3), 6)\n"
     ran = run(files, *ids)
     assert ran.result.status == "failed"
     assert ran.result.tampered is not None and reason in ran.result.tampered, ran.result
+
+
+PLANT = """
+import importlib.util, inspect, marshal, os, struct, sys
+import pytest
+import _pytest.assertion.rewrite as rewrite
+source = open("tests/test_it.py", "rb").read()
+facts = os.stat("tests/test_it.py")
+head = bytes(4) + struct.pack("<LL", int(facts.st_mtime), facts.st_size)
+if hasattr(rewrite, "_replace_code_filenames"):
+    head = bytes([3, 0, 0, 0]) + importlib.util.source_hash(source)
+os.makedirs("tests/__pycache__", exist_ok=True)
+tag = f"{sys.implementation.cache_tag}-pytest-{pytest.__version__}"
+with open(f"tests/__pycache__/test_it.{tag}.pyc", "wb") as file:
+    code = compile("def test_it(): pass", os.path.abspath("tests/test_it.py"), "exec")
+    file.write(importlib.util.MAGIC_NUMBER + head + marshal.dumps(code))
+"""
+
+
+def test_a_planted_compiled_test_is_not_believed(run: Run, tmp_path: Path) -> None:
+    files = hostile(PLANT) | {"tests/conftest.py": "import lib\n"}
+    assert run(files).not_passed == {"tests/test_it.py::test_it": "FAILED"}
+    # The cheat is a real one: it works on pytest as it is.
+    bare = [sys.executable, "-m", "pytest", "tests"]
+    assert subprocess.run(bare, cwd=tmp_path / "base", timeout=60, capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ from rtb.sandbox import Change, Entry, Sandbox
 from rtb.storage import write_atomic, write_model
 from rtb.task import Task, TestIds, UnitStage
 
-RECORDS_LIMIT_BYTES = 256 * 1024**2
-JUNIT_LIMIT_BYTES = 256 * 1024**2
+RESULT_LIMIT_BYTES = 128 * 1024**2
 SOURCE_LIMIT_BYTES = 16 * 1024**2
 FREE_BYTES_NEEDED = 64 * 1024**2
 _WORKER = Path(__file__).parent.parent / "worker"
@@ -86,8 +85,8 @@ def execute_unit(task: Task, sandbox: Sandbox, raw: Path, *, trusted: Collection
         env=dict(task.environment.env),
         stdin=plan,
     )
-    records = sandbox.read(place.records, limit_bytes=RECORDS_LIMIT_BYTES)
-    junit = sandbox.read(place.junit, limit_bytes=JUNIT_LIMIT_BYTES)
+    records, large_records = _read(sandbox, place.records, RESULT_LIMIT_BYTES)
+    junit, large_junit = _read(sandbox, place.junit, RESULT_LIMIT_BYTES)
     after = _sources(sandbox, unit)
     if result.exit_code == EXIT_RECORDS_FULL and shutil.disk_usage(raw).free < FREE_BYTES_NEEDED:
         raise OutOfSpace(f"the disk that holds {raw} is full: free some space and run the same command again")
@@ -103,6 +102,7 @@ def execute_unit(task: Task, sandbox: Sandbox, raw: Path, *, trusted: Collection
         timeout_seconds=unit.timeout_seconds,
         trusted=_trusted_files(trusted, read_records(records or b"", place.nonce)),
         changed=tuple(path for path in before if before[path] != after[path]),
+        oversized=("test records",) * large_records + ("JUnit report",) * large_junit,
         records_sha256=_digest(records),
         junit_sha256=_digest(junit),
     )
@@ -166,8 +166,9 @@ def command(task: Task, place: Place, tree: str) -> tuple[list[str], bytes]:
         "records": place.records,
         "own": sorted(own_packages(task)),
     }
-    # -S and -s: nothing of the tree may run before our runner (see runner.start_site).
-    argv = [words[0], "-S", "-s", place.runner]
+    # -S and -s: nothing of the tree may run before our runner (see runner.start_site). The pycs: a compiled file
+    # that says "do not check me" is checked against its source all the same.
+    argv = [words[0], "-S", "-s", "--check-hash-based-pycs", "always", place.runner]
     return argv, json.dumps(plan).encode()
 
 
@@ -182,9 +183,17 @@ def own_packages(task: Task) -> set[str]:
     return names
 
 
+def _read(sandbox: Sandbox, path: str, limit_bytes: int) -> tuple[bytes | None, bool]:
+    """A file of the sandbox, and whether it was too large to read. Only the tests' process can have made it so."""
+    try:
+        return sandbox.read(path, limit_bytes=limit_bytes), False
+    except OutOfSpace:
+        return None, True
+
+
 def _sources(sandbox: Sandbox, unit: UnitStage) -> dict[str, bytes | None]:
     root = PurePosixPath(sandbox.tree)
-    return {path: sandbox.read(str(root / path), limit_bytes=SOURCE_LIMIT_BYTES) for path in unit.files}
+    return {path: _read(sandbox, str(root / path), SOURCE_LIMIT_BYTES)[0] for path in unit.files}
 
 
 def _trusted_files(trusted: Collection[str] | None, records: Records) -> tuple[str, ...] | None:

@@ -9,7 +9,8 @@ from typing import Any
 
 # What tests lean on to decide. A function here whose code comes from the tree was put there by the code under test.
 LEANED_ON = (
-    ("builtins", "all any abs len isinstance max min sum bool round sorted zip"),
+    ("builtins", "all any abs len isinstance max min sum bool round sorted zip compile exec"),
+    ("ast", "parse"),
     ("math", "isclose isnan isinf isfinite"),
     ("torch", "allclose equal isclose all any manual_seed rand randn testing.assert_close"),
     ("torch.testing", "assert_close assert_allclose"),
@@ -26,7 +27,9 @@ LEANED_ON = (
     ("_pytest.runner", "call_and_report runtestprotocol pytest_runtest_makereport pytest_runtest_call"),
     ("_pytest.runner", "CallInfo.from_call SetupState.setup SetupState.teardown_exact"),
     ("_pytest.python_api", "approx raises"),
-    ("_pytest.assertion.rewrite", "rewrite_asserts AssertionRewriter.run AssertionRewriter.visit_Assert"),
+    ("_pytest.assertion.rewrite", "rewrite_asserts AssertionRewriter.run AssertionRewriter.visit_Assert _read_pyc"),
+    ("_pytest.assertion.rewrite", "_rewrite_test AssertionRewritingHook.exec_module"),
+    ("_pytest.assertion.rewrite", "AssertionRewritingHook.find_spec"),
     ("pluggy", "PluginManager.register HookCaller.__call__"),
 )
 
