@@ -138,14 +138,10 @@ def _profile(name: str) -> Literal["robust", "paper"]:
 
 def _devices(devices: tuple[str, ...], here: Machine, entries: tuple[TaskEntry, ...]) -> tuple[str, ...]:
     if devices and not here.gpus:
-        raise ExpectedError(
-            f"--devices {','.join(devices)}: this machine shows no GPU (nvidia-smi); see 'rtb doctor'"
-        )
+        raise ExpectedError(f"--devices {','.join(devices)}: no GPU is seen here (nvidia-smi); see 'rtb doctor'")
     needy = [entry.instance_id for entry in entries if entry.task.environment.gpu.count]
     if needy and not devices:
-        raise ExpectedError(
-            f"{needy[0]} needs a GPU: name the ones it may lease with --devices 0,1 (see 'rtb doctor')"
-        )
+        raise ExpectedError(f"{needy[0]} needs a GPU: name those it may lease, as in --devices 0,1")
     return devices
 
 
@@ -229,7 +225,8 @@ def _run(
                 yield Job(
                     entry=entry, load=partial(answers.load, entry), folder=run.task(entry.instance_id),
                     record=record, task_digest=digests[entry.instance_id], retries=request.retries,
-                    control=answers.label if answers.file is None else None, stop=stop, session=session, devices=devices,
+                    control=answers.label if answers.file is None else None, stop=stop, session=session,
+                    devices=devices,
                 )  # fmt: skip
 
         def finished(job: Job, reused: bool) -> None:

@@ -228,7 +228,7 @@ def evaluate(
     instance: Annotated[list[str] | None, typer.Option("-i", "--instance", help="Only these tasks.")] = None,
     stages: Annotated[str, typer.Option(help="Comma-separated: unit.")] = "unit",
     sandbox: SandboxOption = None,
-    workers: Annotated[int, typer.Option(min=1, help="Tasks at a time.")] = max(1, (os.cpu_count() or 2) // 1),
+    workers: Annotated[int, typer.Option(min=1, help="Tasks at a time.")] = os.cpu_count() or 1,
     run_id: Annotated[str | None, typer.Option("--run-id", help="Name of the run; the same name resumes it.")] = None,
     profile: Annotated[str, typer.Option(help="robust or paper.")] = "robust",
     out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
