@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rtb import __version__
-from rtb.errors import ExpectedError, MachineError
+from rtb.errors import ExpectedError, MachineError, RtbError
 from rtb.prediction import Prediction
 from rtb.sandbox import Sandbox
 from rtb.storage import write_atomic, write_model
@@ -162,8 +162,8 @@ def run_attempt(plan: Plan) -> AttemptRecord:
 
     try:
         return keep(_fault_as_ending(lambda: _in_sandbox(plan, recorder, state, started), plan.stop))
-    except MachineError:
-        raise  # nothing more can be written
+    except RtbError:
+        raise  # nothing can be written here, or the task cannot be set up: told to the user as it is
     except BaseException as error:
         # A fault of the code, or a hard stop: what the agent did until then is kept before it goes on up.
         keep(Ending("AgentCrashed", f"{type(error).__name__}: {error}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from rtb.suite import TaskEntry
 from scaffold.attempt import AttemptRecord, run_attempt
 from scaffold.budget import Spent
 from scaffold.model import Model
+from scaffold.places import Places
 from scaffold.plans import Key, Plans, SolveOptions
 from scaffold.solve_folder import SolveFolder, put_aside
 
@@ -48,7 +49,8 @@ class Batch:
         self._spent: dict[Key, Spent] = {}
         self._faults: list[str] = []
 
-    def run(self, work: Sequence[Key], plans: Plans, shown: Progress, interrupt: Callable[[], None]) -> None:
+    def run(self, work: Sequence[Key], plans: Plans, rooms: Places, shown: Progress) -> None:
+        """Make attempts, in order. On Ctrl-C, and on a fault of the code, what runs is ended and kept first."""
         queue = iter(work)
         running: dict[Future[AttemptRecord], Key] = {}
         with ThreadPoolExecutor(self._options.workers, thread_name_prefix="rtb-solve") as pool:
@@ -58,7 +60,7 @@ class Batch:
                         key = next(queue, None)
                         if key is None:
                             break
-                        running[pool.submit(self._attempt, key, plans, shown)] = key
+                        running[pool.submit(self._attempt, key, plans, rooms, shown)] = key
                     if not running:
                         return
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -66,26 +68,27 @@ class Batch:
                         self._finished(running.pop(future), future.result(), shown)
             except BaseException:
                 # Also KeyboardInterrupt: what runs is ended and kept before the caller goes on.
-                self._end_all(shown, interrupt)
+                self._end_all(shown, rooms)
                 for future, key in running.items():
                     if future.exception() is None:
                         self._finished(key, future.result(), shown)
                 raise
 
-    def _end_all(self, shown: Progress, interrupt: Callable[[], None]) -> None:
+    def _end_all(self, shown: Progress, rooms: Places) -> None:
         shown.note("stopping: what runs is ended and kept; the same command goes on from here")
         self._no_more.set()
         self._stop.set()
         for model in list(self._models.values()):
             model.abort()
-        interrupt()
+        rooms.interrupt()
 
-    def _attempt(self, key: Key, plans: Plans, shown: Progress) -> AttemptRecord:
+    def _attempt(self, key: Key, plans: Plans, rooms: Places, shown: Progress) -> AttemptRecord:
         """One attempt, again with a fresh sandbox when a machine's fault ended it. The tries are kept."""
         tries = 0
         while True:
             plan = plans.plan(
                 key,
+                rooms.open,
                 self._stop,
                 lambda spent: self._show(key, spent, shown),
                 lambda model: self._models.update({key: model}),

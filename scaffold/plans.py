@@ -44,13 +44,10 @@ class SolveOptions:
 class Plans:
     """Which attempts there are to make, and with what."""
 
-    def __init__(
-        self, entries: Sequence[TaskEntry], options: SolveOptions, folder: SolveFolder, place: Place
-    ) -> None:
+    def __init__(self, entries: Sequence[TaskEntry], options: SolveOptions, folder: SolveFolder) -> None:
         self._entries = {entry.instance_id: entry for entry in entries}
         self._options = options
         self._folder = folder
-        self._place = place
         self._templates = Templates(options.prompts)
         self._price = prices.table(options.prices).of(options.model.name)
         self._facts = {entry.instance_id: facts_of(entry, with_context=options.with_context) for entry in entries}
@@ -93,13 +90,19 @@ class Plans:
         )
 
     def plan(
-        self, key: Key, stop: threading.Event, on_step: Callable[[Spent], None], on_model: Callable[[Model], None]
+        self,
+        key: Key,
+        place: Place,
+        stop: threading.Event,
+        on_step: Callable[[Spent], None],
+        on_model: Callable[[Model], None],
     ) -> Plan:
+        """One attempt to make, in a sandbox that `place` opens."""
         name, number = key
         entry, facts = self._entries[name], self._facts[name]
         return Plan(
             entry, number, self._folder.attempt(name, number), self.settings(entry, facts), self._options.model,
-            self._price, self._templates, facts, self._place, stop, on_step, on_model,
+            self._price, self._templates, facts, place, stop, on_step, on_model,
         )  # fmt: skip
 
 

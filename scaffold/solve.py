@@ -64,13 +64,14 @@ def solve(entries: Sequence[TaskEntry], options: SolveOptions) -> Summary:
         mini.check_installed()
     kind = environment.choose_kind(options.sandbox)
     folder = SolveFolder(options.out)
-    with folder.sole_writer(), places(kind, f"solve-{options.out.stem}") as rooms:
-        plans = Plans(entries, options, folder, rooms.open)
+    with folder.sole_writer():
+        plans = Plans(entries, options, folder)
         work, finished = plans.divide()
         batch = Batch(options, folder, {key: Row(record, kept=True) for key, record in finished.items()})
-        with progress(len(work), plain=options.plain, quiet=options.quiet) as shown:
+        shown_by = progress(len(work), plain=options.plain, quiet=options.quiet)
+        with shown_by as shown, places(kind, f"solve-{options.out.stem}", shown.note) as rooms:
             try:
-                batch.run(work, plans, shown, rooms.interrupt)
+                batch.run(work, plans, rooms, shown)
             finally:
                 batch.write_predictions(entries)
     files = tuple(folder.predictions(number) for number in range(1, options.attempts + 1))
