@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.patch_binary import decoded
 from harness.patch_names import as_bytes, as_text, shown, unsafe_path
+from harness.patch_replay import images
 from harness.patch_result import PatchResult, TouchedPath
 from harness.patch_text import Section
 from harness.symlinks import escaping_link
@@ -56,22 +57,36 @@ def unlike_the_patch(
     if sections and (stray := [path for path in changed if path not in named]):
         return f"{stray[0]} would change, which the patch does not name"
     for section in sections:
-        added = sum(line[:1] == b"+" for hunk in section.hunks for line in hunk.body)
-        removed = sum(line[:1] == b"-" for hunk in section.hunks for line in hunk.body)
         taken = (*section.touched, *(() if exact else section.labels))
-        if added != removed and not any(as_text(path) in changed for path in taken):
+        if _says_change(section) and not any(as_text(path) in changed for path in taken):
             return f"{shown(section.target)} would stay as it is although the patch changes it"
-        item = changed.get(as_text(section.target))
-        if section.binary and item is not None and item.new is not None:
-            old = item.old
-            if section.moved and section.old is not None:
-                old = objects.listing(base_tree).get(as_text(section.old))
-            blobs = objects.blobs([item.new.id, *([old.id] if old else [])])
-            data = decoded(section.binary, blobs[old.id] if old else b"")
-            if data != blobs[item.new.id]:
-                why = data if isinstance(data, str) else "its data are not what its header names"
-                return f"{shown(section.target)}: {why}"
+        if section.binary and (reason := _other_bytes(objects, base_tree, section, changed)):
+            return f"{shown(section.target)}: {reason}"
     return ""
+
+
+def _says_change(section: Section) -> bool:
+    modes = None not in (section.old_mode, section.new_mode) and section.old_mode != section.new_mode
+    made = section.old is None or section.new is None or bool(section.moved)
+    return modes or made or any(old != new for old, new in map(images, section.hunks))
+
+
+def _other_bytes(objects: GitObjects, base_tree: str, section: Section, changed: Mapping[str, TreeDifference]) -> str:
+    """Why a binary file is not what the patch's data give, or "". git may pass over a cut binary patch in silence."""
+    if section.new is None:
+        return ""
+    item = changed.get(as_text(section.target))
+    source = section.old if section.moved and section.old is not None else section.target
+    if item is None or source != section.target:
+        old = objects.listing(base_tree).get(as_text(source))
+    else:
+        old = item.old
+    new = old if item is None else item.new
+    blobs = objects.blobs(entry.id for entry in (old, new) if entry is not None)
+    data = decoded(section.binary, blobs[old.id] if old else b"")
+    if isinstance(data, str):
+        return data
+    return "" if new is not None and data == blobs[new.id] else "the result is not what the binary data give"
 
 
 def index_notes(sections: Sequence[Section], differences: Sequence[TreeDifference]) -> list[str]:

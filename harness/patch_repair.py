@@ -147,7 +147,7 @@ def _readings(hunks: tuple[Hunk, ...], base: bytes) -> list[tuple[tuple[Hunk, ..
             found.append((fault, ()))
             continue
         found.append((tuple(counted), tuple(repairs)))
-        if _all_crlf(base) and not any(line.endswith(b"\r") for hunk in counted for line in hunk.body):
+        if _all_crlf(base) and _lost_crs(counted):
             found.append((tuple(_with_cr(hunk) for hunk in counted), (*repairs, "missing-cr")))
         if not any(hunk.fault for hunk in hunks):
             break
@@ -178,11 +178,26 @@ def _all_crlf(data: bytes) -> bool:
     return b"\n" in data and data.count(b"\n") == data.count(b"\r\n") == data.count(b"\r")
 
 
+def _lost_crs(hunks: list[Hunk]) -> bool:
+    """Whether no line has its CR, or only the last one and blank ones after it, as when the text was stripped."""
+    lines = [line for hunk in hunks for line in hunk.body if not line.startswith(b"\\")]
+    last = len(lines)
+    while last and lines[last - 1] == b" ":
+        last -= 1
+    return bool(lines) and (
+        not any(line.endswith(b"\r") for line in lines)
+        or (
+            (last < len(lines) or not lines[-1].endswith(b"\r"))
+            and all(line.endswith(b"\r") for line in lines[: last - 1])
+        )
+    )
+
+
 def _with_cr(hunk: Hunk) -> Hunk:
     body = list(hunk.body)
     for at, line in enumerate(body):
         ends_file = at + 1 < len(body) and body[at + 1].startswith(b"\\")
-        if not line.startswith(b"\\") and not ends_file:
+        if not line.startswith(b"\\") and not ends_file and not line.endswith(b"\r"):
             body[at] = line + b"\r"
     return replace(hunk, body=tuple(body))
 
@@ -223,6 +238,8 @@ def rendered(section: Section) -> bytes:
     if section.binary and section.index is not None:
         lines.append(b"index " + "..".join(section.index).encode())
         lines += [line.rstrip(b"\r") for line in section.binary]
+        if lines[-1]:
+            lines.append(b"")  # the data's end, which git insists on
     if section.hunks:
         lines.append(b"--- " + (b"/dev/null" if section.old is None else _label(b"a/" + old)))
         lines.append(b"+++ " + (b"/dev/null" if section.new is None else _label(b"b/" + new)))

@@ -282,6 +282,26 @@ def test_a_binary_file_that_was_moved_and_changed(objects: GitObjects) -> None:
     assert apply_patch(objects, start, patch).tree == copied
 
 
+def test_a_stripped_binary_patch_is_not_passed_over_in_silence(objects: GitObjects) -> None:
+    """git exits with 0 and leaves the file as it was when the blank line after the data is missing."""
+    base = {"calc.py": BASE, "k.bin": b"\0" * 90 + b"old"}
+    start, end = tree_of(objects, base), tree_of(objects, {**base, "k.bin": b"\0" * 90 + b"new"})
+    patch = EDIT + diff_of(objects, start, end, "--full-index").strip()
+    result, files = outcome(objects, base, patch)
+    assert (result.method, files) == ("final-newline", {"calc.py": EDITED, "k.bin": b"\0" * 90 + b"new"}), result
+    assert outcome(objects, base, patch[:-9])[0].status == "apply_failed"
+
+
+def test_a_stripped_patch_of_a_crlf_file_gets_its_last_cr_back(objects: GitObjects) -> None:
+    result, files = outcome(objects, {"calc.py": BASE.replace(b"\n", b"\r\n")}, crlf_body(EDIT).rstrip())
+    assert (result.method, files) == ("final-newline+missing-cr", {"calc.py": EDITED.replace(b"\n", b"\r\n")})
+
+
+def crlf_body(patch: bytes) -> bytes:
+    lines = patch.splitlines(keepends=True)
+    return b"".join(lines[:4] + [line.replace(b"\n", b"\r\n") for line in lines[4:]])
+
+
 def test_a_submodule_pointer_is_dropped_by_name(objects: GitObjects) -> None:
     for start in (b"index " + b"1" * 40 + b".." + b"2" * 40 + b" 160000\n", b"new file mode 160000\n"):
         bump = b"diff --git a/vendor b/vendor\n" + start
