@@ -64,6 +64,8 @@ def header_names(text: bytes) -> HeaderNames:
     """The names of a `diff --git` line. Unquoted names with spaces are told apart by both halves being equal."""
     text = text.rstrip(b"\r")
     for left, right in _splits(text):
+        if left and left == right:
+            return HeaderNames(left, right, (left, right))
         old, new = label_path(left, git=True), label_path(right, git=True)
         if old and old == new:
             return HeaderNames(old, new, (left, right))

@@ -205,6 +205,8 @@ def _with_cr(hunk: Hunk) -> Hunk:
 def relabelled(section: Section, base_paths: Mapping[str, object]) -> tuple[Section, tuple[str, ...]]:
     """The section with names that are in the base tree: written without the a/ and b/, or against a backup copy."""
     old, new = section.old, section.new
+    if section.bare:
+        return section, ("paths",)
     if section.moved or (old is not None and as_text(old) in base_paths):
         return section, ()
     labels = tuple(re.sub(rb"^\./", b"", label) for label in section.labels)
@@ -214,12 +216,20 @@ def relabelled(section: Section, base_paths: Mapping[str, object]) -> tuple[Sect
                 return replace(section, old=name, new=name), ("paths",)
     elif as_text(labels[0]) in base_paths:
         return replace(section, old=labels[0]), ("paths",)
-    if old is None and new is not None and not section.git and labels[1].count(b"/") and labels[1][:2] != b"b/":
-        # A new file named without the prefix: its first folder is a folder of the tree.
-        head = as_text(labels[1].split(b"/", 1)[0]) + "/"
-        if any(path.startswith(head) for path in base_paths):
-            return replace(section, new=labels[1]), ("paths",)
+    if created_without_prefix(section, base_paths):
+        return replace(section, new=labels[1]), ("paths",)
     return section, ()
+
+
+def created_without_prefix(section: Section, base_paths: Mapping[str, object]) -> bool:
+    """Whether a new file is named, without `diff --git`, by a path whose first folder is one of the tree. git would
+    take that folder for the customary prefix and make the file one level up."""
+    label = re.sub(rb"^\./", b"", section.labels[1])
+    head, slash, _ = label.partition(b"/")
+    if section.git or section.old is not None or not slash or head in (b"", b"a", b"b"):
+        return False
+    folder = as_text(head) + "/"
+    return any(path.startswith(folder) for path in base_paths)
 
 
 def rendered(section: Section) -> bytes:

@@ -58,6 +58,7 @@ class Section:
     old: bytes | None
     new: bytes | None
     labels: tuple[bytes, bytes] = (b"", b"")
+    bare: bool = False  # a `diff --git` line whose names are equal: written without the a/ and b/
     old_mode: int | None = None
     new_mode: int | None = None
     moved: Literal["", "rename", "copy"] = ""
@@ -185,7 +186,8 @@ class _Reader:
     def _git_section(self) -> None:
         start = self.at
         names = header_names(self.lines[start][len(b"diff --git ") :])
-        section = Section(start + 1, True, names.old, names.new, names.labels)
+        bare = names.labels[0] == names.labels[1]
+        section = Section(start + 1, True, names.old, names.new, names.labels, bare)
         self.at += 1
         while self.at < len(self.lines):
             line = self.lines[self.at]
@@ -193,7 +195,8 @@ class _Reader:
                 section = _with_header(section, found[1], found[2])
             elif line.startswith((b"--- ", b"+++ ")):
                 label = unquoted(line[4:])
-                path = label_path(label, git=True)
+                bare = bare and label in (names.labels[0], b"/dev/null")
+                path = label if bare and label != b"/dev/null" else label_path(label, git=True)
                 if line.startswith(b"--- "):
                     section = replace(section, old=path, labels=(label, section.labels[1]))
                 else:
@@ -201,6 +204,7 @@ class _Reader:
             else:
                 break
             self.at += 1
+        section = replace(section, bare=bare)
         self.prose = True
         if self.at < len(self.lines):
             section = self._binary_part(section)

@@ -14,6 +14,7 @@ from harness.patch_repair import (
     Mended,
     Variant,
     carries_nothing,
+    created_without_prefix,
     damaged_headers,
     mended,
     relabelled,
@@ -74,6 +75,9 @@ def _strict(objects: GitObjects, base_tree: str, patch: bytes, parsed: ParsedPat
     for section in parsed.sections:
         if any(hunk.fault == "long" for hunk in section.hunks):
             return f"a hunk of {shown(section.target)} has more lines than its header says"
+        foreign = not section.git and section.old is None and not section.labels[1].startswith((b"a/", b"b/"))
+        if foreign and created_without_prefix(section, objects.listing(base_tree)):
+            return f"{shown(section.labels[1])} is named without the b/ in front"
     answer = git_apply(objects, base_tree, patch)
     if answer.tree is None:
         return answer.said

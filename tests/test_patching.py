@@ -238,6 +238,48 @@ def test_backup_copy_and_missing_prefix_in_a_folder(objects: GitObjects) -> None
     assert (result.method, files) == ("paths", {"sub/calc.py": EDITED})
 
 
+def test_git_diff_without_prefixes(objects: GitObjects) -> None:
+    """git itself would take the first folder for the prefix, and put a new file one level up without a word."""
+    base = {"pkg/calc.py": BASE, "top.py": b"t\n", "pkg/moved.py": b"m\n" * 9, "calc.py": b"other\n"}
+    after = {
+        "pkg/calc.py": EDITED,
+        "pkg/new.py": b"n\n",
+        "top.py": b"u\n",
+        "pkg/gone/moved.py": b"m\n" * 9,
+        "calc.py": b"other\n",
+    }
+    start, end = tree_of(objects, base), tree_of(objects, after)
+    for names in (["pkg/new.py"], ["pkg/calc.py"], []):
+        patch = objects.run(
+            ["diff-tree", "-p", "-M", "--no-prefix", start, end, *(["--", *names] if names else [])]
+        ).stdout
+        result = apply_patch(objects, start, patch)
+        assert (result.status, result.method) == ("applied", "paths"), result.reason
+        assert result.tree is not None
+        wanted = after if not names else {**base, **{name: after[name] for name in names}}
+        assert files_of(objects, result.tree) == wanted
+
+
+def test_prefixes_only_below_the_first_line(objects: GitObjects) -> None:
+    """As models write it by hand; git goes by the lines below."""
+    patch = EDIT.replace(b"a/calc.py b/calc.py", b"calc.py calc.py", 1)
+    result, files = outcome(objects, {"calc.py": BASE}, patch)
+    assert (result.method, files) == ("strict", {"calc.py": EDITED}), result.reason
+    sub = EDIT.replace(b"a/calc.py b/calc.py", b"pkg/calc.py pkg/calc.py", 1).replace(
+        b"/calc.py\n", b"/pkg/calc.py\n"
+    )
+    result, files = outcome(objects, {"pkg/calc.py": BASE}, sub.replace(b"pkg/pkg", b"pkg"))
+    assert files == {"pkg/calc.py": EDITED}, result.reason
+
+
+def test_a_new_file_named_without_prefix_in_a_folder_of_the_tree(objects: GitObjects) -> None:
+    patch = b"--- /dev/null\n+++ pkg/new.py\n@@ -0,0 +1 @@\n+n\n"
+    result, files = outcome(objects, {"pkg/calc.py": BASE}, patch)
+    assert (result.method, files) == ("paths", {"pkg/calc.py": BASE, "pkg/new.py": b"n\n"})
+    plain, files = outcome(objects, {"calc.py": BASE}, patch.replace(b"pkg", b"b"))
+    assert (plain.method, files) == ("strict", {"calc.py": BASE, "new.py": b"n\n"})
+
+
 @pytest.mark.parametrize("operation", ["modified", "created"])
 def test_a_binary_stub_is_dropped_by_name(objects: GitObjects, operation: str) -> None:
     head = b"diff --git a/logo.png b/logo.png\n"
