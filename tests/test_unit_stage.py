@@ -11,8 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.stages.unit import UnitFolder, execute_unit, grade_unit, own_packages, read_evidence, run_unit
-from rtb.errors import ExpectedError, StoredRunBroken
+from harness.stages.unit import (
+    UnitFolder,
+    execute_unit,
+    grade_unit,
+    observed_run,
+    own_packages,
+    read_evidence,
+    run_unit,
+)
+from rtb.errors import ExpectedError, MachineError, StoredRunBroken
 from rtb.local_sandbox import open_local_sandbox
 from rtb.result import StageResult
 from rtb.sandbox import Limits
@@ -528,6 +536,17 @@ def pytest_collection_modifyitems(items):
     files = GOOD | TEST | {"tests/conftest.py": conftest}
     ran = run(files)
     assert (ran.result.status, ran.result.tampered) == ("passed", None)
+
+
+def test_a_control_run_gives_ids_or_says_why_not(run: Run) -> None:
+    gold = observed_run(run(GOOD | TEST).raw)
+    assert (gold.statuses, gold.fault) == ({"tests/test_it.py::test_it": "PASSED"}, None)
+    base = observed_run(run(GOOD | TEST | {"tests/test_it.py": "import nothing_like_it\n"}).raw)
+    assert base.statuses == {} and base.fault is not None and base.fault.cause == "collection"
+    with pytest.raises(MachineError, match="plugin of the environment"):
+        observed_run(run(GOOD | TEST, task=a_task(plugins=("a_plugin_nobody_has",))).raw)
+    with pytest.raises(ExpectedError, match="contradicts itself"):
+        observed_run(run(hostile("import os; os._exit(0)")).raw)
 
 
 def test_a_stored_run_that_was_damaged_is_not_graded(run: Run) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
 
-from harness.evidence import EXIT_RECORDS_FULL, UnitEvidence, UnitExec
-from harness.grading import UnitGrade, grade
+from harness.evidence import EXIT_RECORDS_FULL, UnitEvidence, UnitExec, tampering
+from harness.grading import Fault, UnitGrade, grade, machine_fault, patch_fault
 from harness.pytest_log import read_totals
 from harness.records import Records, read_junit, read_records
-from rtb.errors import ExpectedError, OutOfSpace, StoredRunBroken
-from rtb.result import StageResult
+from rtb.errors import ExpectedError, MachineError, OutOfSpace, StoredRunBroken
+from rtb.result import StageResult, TestStatus
 from rtb.sandbox import Change, Entry, Sandbox
 from rtb.storage import write_atomic, write_model
 from rtb.task import Task, TestIds, UnitStage
@@ -237,6 +237,30 @@ def _stored(path: Path, sha256: str | None) -> bytes | None:
     if _digest(data) != sha256:
         raise StoredRunBroken(f"{path} is not the file that was kept (its sha256 differs); run the task again")
     return data
+
+
+@dataclass(frozen=True)
+class ObservedRun:
+    """What a control run showed, before any expected ids are known. `fault`: it ended early, and why."""
+
+    statuses: dict[str, TestStatus]
+    fault: Fault | None
+
+
+def observed_run(raw: Path) -> ObservedRun:
+    """The statuses of a stored run, for `harness.ids`.
+
+    Raises MachineError for a run in which the tests did not get their chance, and ExpectedError for one whose own
+    evidence contradicts itself: a control that looks tampered with means that the task cannot be graded.
+    """
+    evidence = read_evidence(raw)
+    fault = machine_fault(evidence)
+    if fault is not None:
+        raise MachineError(fault.reason)
+    contradiction = tampering(evidence, None)
+    if contradiction is not None:
+        raise ExpectedError(f"{raw}: the control run contradicts itself: {contradiction}")
+    return ObservedRun(evidence.records.statuses, patch_fault(evidence))
 
 
 def grade_unit(task: Task, tests: TestIds, raw: Path) -> StageResult:

@@ -100,19 +100,14 @@ def load_own(folder: str, *names: str) -> list[ModuleType]:
 
 
 def load_plugin(name: str) -> Any:
-    """An environment's plugin: a module, or the name of a pytest11 entry point."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
+    """An environment's plugin: the name of a pytest11 entry point or, as with `-p`, else of a module."""
     import importlib.metadata as metadata
 
     for distribution in metadata.distributions():
         for entry in distribution.entry_points:
             if entry.group == "pytest11" and entry.name == name:
                 return entry.load()
-    raise ModuleNotFoundError("No module or pytest entry point named %r" % name, name=name)
+    return importlib.import_module(name)
 
 
 def load_plugins(names: Iterable[str]) -> list[Any]:
