@@ -314,6 +314,12 @@ def test_a_task_about_a_protected_package_uses_its_own() -> None:
     assert own_packages(task) == {"torch"}
 
 
+def test_the_environments_variables_reach_the_tests(run: Run) -> None:
+    test = "import os\ndef test_it():\n    assert os.path.exists(os.environ['WHERE'] + '/lib.py')\n"
+    ran = run(GOOD | {"tests/test_it.py": test}, task=a_task(env={"WHERE": "$RTB_TREE"}))
+    assert ran.result.status == "passed"
+
+
 def test_children_find_the_tree(run: Run) -> None:
     test = "import subprocess, sys\ndef test_it():\n"
     test += "    subprocess.run([sys.executable, '-c', 'import lib'], check=True)\n"
@@ -436,6 +442,15 @@ m.Session.testsfailed = property(lambda self: 0, lambda self, value: None)
         "import _pytest.assertion.rewrite as r\nr.AssertionRewriter.visit_Assert = lambda self, node: []",
         "AssertionRewriter.visit_Assert was replaced by code of lib.py",
     ),
+    "a helper of the test file replaced": (
+        "def double(n):\n    import sys\n    sys._getframe(1).f_globals['check'] = lambda *a: None\n    return 4",
+        "tests/test_it.py:check was replaced by code of lib.py",
+    ),
+    "a helper of the test file given other code": (
+        "def double(n):\n    import sys\n    sys._getframe(1).f_globals['check'].__code__ = (lambda *a: 1).__code__\n"
+        "    return 4",
+        "tests/test_it.py:check was replaced by code of lib.py",
+    ),
     "test file rewritten": (
         "import pathlib\npathlib.Path('tests/test_it.py').write_text('def test_it(): pass\\n')",
         "a test file was changed",
@@ -453,6 +468,14 @@ def test_cheat_in_the_same_process_is_named(run: Run, name: str) -> None:
         ids.append("tests/test_it.py::test_zz")
     if "visit_Assert" in code:
         files["tests/conftest.py"] = "import lib\n"
+    if "'check'" in code:
+        files["tests/test_it.py"] = """
+import lib
+def check(one, two): assert one == two
+def test_it():
+    result = lib.double(3)
+    check(result, 6)
+"""
     if "isclose" in code:
         files["tests/test_it.py"] = "import math\nimport lib\ndef test_it(): assert math.isclose(lib.double(3), 6)\n"
     ran = run(files, *ids)
@@ -535,6 +558,23 @@ def pytest_collection_modifyitems(items):
 """
     files = GOOD | TEST | {"tests/conftest.py": conftest}
     ran = run(files)
+    assert (ran.result.status, ran.result.tampered) == ("passed", None)
+
+
+def test_a_test_that_sets_its_own_globals_is_no_alarm(run: Run) -> None:
+    source = """
+import lib
+make = None
+seen = []
+def helper(): return 1
+def test_it():
+    global make, helper
+    make = lib.double
+    helper = lambda: 2
+    seen.append(1)
+    assert make(3) == 6
+"""
+    ran = run(GOOD | {"tests/test_it.py": source})
     assert (ran.result.status, ran.result.tampered) == ("passed", None)
 
 

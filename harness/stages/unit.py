@@ -82,7 +82,7 @@ def execute_unit(task: Task, sandbox: Sandbox, raw: Path, *, trusted: Collection
         argv,
         output=folder.console,
         timeout_seconds=unit.timeout_seconds,
-        env=dict(task.environment.env),
+        env={name: value.replace("$RTB_TREE", sandbox.tree) for name, value in task.environment.env.items()},
         stdin=plan,
     )
     records, large_records = _read(sandbox, place.records, RESULT_LIMIT_BYTES)

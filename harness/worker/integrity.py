@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from types import ModuleType
 from typing import Any
 
 # What tests lean on to decide. A function here whose code comes from the tree was put there by the code under test.
@@ -88,3 +89,33 @@ def plugin_list(manager: Any, tree: str) -> list[list[str]]:
             file = getattr(module, "__file__", None)
         found.append([str(name)[:300], relative(str(file or ""), tree)])
     return sorted(found)
+
+
+class ModuleWatch:
+    """The functions, classes and modules a test module holds, as they were after collection."""
+
+    def __init__(self, module: Any, tree: str) -> None:
+        self._module = module
+        self._tree = tree
+        self._held = {
+            name: (value, getattr(value, "__code__", None))
+            for name, value in vars(module).items()
+            if callable(value) or isinstance(value, ModuleType)
+        }
+
+    def changes(self) -> list[list[str]]:
+        """Name and file of everything that is another thing, or has other code, than after collection.
+
+        A test may set its own globals; what counts is that something it leaned on now comes from elsewhere in the
+        tree (or from text run by exec).
+        """
+        own = str(getattr(self._module, "__file__", ""))
+        found = []
+        for name, (value, code) in self._held.items():
+            now = vars(self._module).get(name, value)
+            if now is value and getattr(now, "__code__", None) is code:
+                continue
+            file = code_file(now) or str(getattr(now, "__file__", ""))
+            if file != own and (file.startswith(self._tree + os.sep) or file.startswith("<")):
+                found.append([relative(own, self._tree) + ":" + name, relative(file, self._tree)])
+        return found

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from .channel import Emit
-from .integrity import plugin_list, relative, replaced
+from .integrity import ModuleWatch, plugin_list, relative, replaced
 from .watch import test_codes, watch_item
 
 TAIL_CHARACTERS = 4000
@@ -77,14 +77,16 @@ class Recorder:
         self._current: dict[str, Any] | None = None
         self._foreign: list[str] = []
         self._codes: dict[int, list[CodeType]] = {}
+        self._modules: dict[int, ModuleWatch] = {}
         self._replaced: set[str] = set()
 
     def finish(self, exit_status: int) -> None:
         """The last record: pytest ended by itself."""
         self._emit("finish", {"exit": exit_status, "tests": self._begun, "foreign": self._foreign[:20]})
 
-    def _look_for_replacements(self, where: str) -> None:
-        for name, file in replaced(self._tree):
+    def _look_for_replacements(self, where: str, item: Any = None) -> None:
+        module = self._modules.get(id(getattr(item, "module", None)))
+        for name, file in replaced(self._tree) + (module.changes() if module else []):
             if name not in self._replaced:
                 self._replaced.add(name)
                 self._emit("replaced", {"name": name, "file": file, "where": where})
@@ -128,6 +130,9 @@ class Recorder:
         """What will be run, by whom, and the code of each test as it is now."""
         for item in session.items:
             self._codes[id(item)] = test_codes(item)
+            module = getattr(item, "module", None)
+            if module is not None and id(module) not in self._modules:
+                self._modules[id(module)] = ModuleWatch(module, self._tree)
         plugins = plugin_list(session.config.pluginmanager, self._tree)
         self._emit("collected", {"ids": [str(item.nodeid) for item in session.items], "plugins": plugins})
         self._look_for_replacements("collection")
@@ -155,7 +160,7 @@ class Recorder:
         finally:
             undo()
             self._current = None
-        self._look_for_replacements(node)
+        self._look_for_replacements(node, item)
         seen["phases"] = [report_phase(report) for report in reports]
         seen["seconds"] = round(time.monotonic() - started, 6)
         self._emit("test", seen)
