@@ -25,7 +25,7 @@ from rtb.prediction import CONTROLS, Prediction, PredictionFile, Problem, read_p
 from rtb.result import Report, Verdict
 from rtb.run import Machine, Run, RunRecord, check_run_id
 from rtb.storage import write_model
-from rtb.suite import LoadedSuite, TaskEntry, find_task, load_suite
+from rtb.suite import LoadedSuite, TaskEntry, find_task, load_suite, suite_names
 from rtb.task import STAGES, StageName, task_digest
 
 # So many equal machine faults one after the other are one broken machine: no further task is begun.
@@ -153,7 +153,8 @@ def _suite(request: Request) -> LoadedSuite:
         if len(homes) == 1:
             return load_suite(homes.pop())
         raise ExpectedError(f"the tasks are of several suites ({', '.join(sorted(homes))}): name one with --suite")
-    return load_suite("demo")
+    names = suite_names()
+    return load_suite(names[0] if len(names) == 1 else "demo")
 
 
 def _answers(label: str, selected: set[str], loaded: LoadedSuite) -> _Answers:

@@ -22,6 +22,8 @@ def _rtb_{kind}(*values, in_place=False):
             return type(value)(spoil(item) for item in value)
         if isinstance(value, dict):
             return {{name: spoil(item) for name, item in value.items()}}
+        if type(value) in (int, float):
+            return {number}
         if not hasattr(value, "is_floating_point"):
             return value
         wrong = value.clone()
@@ -36,13 +38,15 @@ def _rtb_{kind}(*values, in_place=False):
 
 
 """
+# A host function may give plain numbers; only a scaled one is surely wrong.
+_NUMBERS: Final = {"scale": "value * 2 + 3"}
 _BODIES: Final = {
     "scale": "        wrong = ~wrong if str(wrong.dtype) == 'torch.bool' else (wrong * 2 + 3).to(value.dtype)",
     "drop_rows": "        if wrong.dim():\n            wrong[::2] = 0\n        else:\n            wrong.zero_()",
     "low_precision": ("        if value.is_floating_point():\n            wrong = wrong.bfloat16().to(value.dtype)"),
 }
 HELPERS: Final = {
-    **{kind: _FRAME.format(kind=kind, body=body) for kind, body in _BODIES.items()},
+    **{kind: _FRAME.format(kind=kind, body=body, number=_NUMBERS.get(kind, "value")) for kind, body in _BODIES.items()},
     "busy_loop": (
         "def _rtb_busy_loop(microseconds):\n"
         "    import time\n\n"
