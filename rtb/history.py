@@ -143,19 +143,22 @@ def _commits(tokens: Iterator[bytes]) -> Iterator[Commit]:
             continue
         fields = token.lstrip(b"\n")
         if fields.startswith(b":"):
-            old_mode, new_mode, old, new, _ = fields[1:].decode().split(" ", 4)
-            path = os.fsdecode(next(tokens))
-            changes.append(
-                FileChange(
-                    path,
-                    None if old == NO_OBJECT else old,
-                    None if new == NO_OBJECT else new,
-                    old_mode,
-                    new_mode,
-                )
-            )
+            changes.append(_change(fields, next(tokens)))
     if head is not None:
         yield _commit(head, changes)
+
+
+def _change(fields: bytes, path: bytes) -> FileChange:
+    old_mode, new_mode, old, new, _ = fields[1:].decode().split(" ", 4)
+    sides = [None if name == NO_OBJECT else name for name in (old, new)]
+    return FileChange(os.fsdecode(path), sides[0], sides[1], old_mode, new_mode)
+
+
+def changes_between(repository: Path, base: str, landed: str) -> tuple[FileChange, ...]:
+    """Raw changes from one commit to another."""
+    arguments = ["diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", base, landed]
+    tokens = iter(run_git(arguments, repository=repository).stdout.split(b"\0"))
+    return tuple(_change(fields, next(tokens)) for fields in tokens if fields)
 
 
 def _commit(head: list[bytes], changes: list[FileChange]) -> Commit:

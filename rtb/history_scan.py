@@ -19,22 +19,35 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from rtb.history import Blobs, Commit, FileChange, boundary, is_ancestor, present_objects, walk
+from rtb.history import (
+    Blobs,
+    Commit,
+    FileChange,
+    boundary,
+    changes_between,
+    is_ancestor,
+    present_objects,
+    walk,
+)
 from rtb.kernels import Comparison, FunctionChange, compare_sources
 from rtb.landing import Landing, Reference, read_landing
 from rtb.python_source import Unreadable
-from rtb.repo_rules import RepoRules, is_source, is_test
+from rtb.repo_rules import RepoRules, is_runnable, is_source, is_test
 from rtb.storage import cache_folder, write_atomic
 from rtb.triton_source import TritonSource, may_matter, read_source
 
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 _CHUNK = 1000
 _SCANNED = tuple[tuple[tuple[FunctionChange, ...], tuple[str, ...], tuple[tuple[str, str], ...]] | None, ...]
 
 
 @dataclass(frozen=True)
 class Record:
-    """What the miner keeps of a commit. `tests` are changed paths of the held-out part that still exist."""
+    """What the miner keeps of a commit.
+
+    `tests` are changed paths of the held-out part that still exist (kept only where a Triton function changed);
+    `came` and `went` are test files that pytest can run, added and deleted, of every commit.
+    """
 
     sha: str
     parents: tuple[str, ...]
@@ -42,6 +55,8 @@ class Record:
     landing: Landing
     files: int
     tests: tuple[str, ...] = ()
+    came: tuple[str, ...] = ()
+    went: tuple[str, ...] = ()
     changes: tuple[FunctionChange, ...] = ()
     dialects: tuple[str, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
@@ -201,6 +216,8 @@ def _records(commits: list[Commit], scanned: _SCANNED, rules: RepoRules, ends: f
             landing=read_landing(commit.message, len(commit.parents), rules.repo, rules.aliases),
             files=len(commit.changes),
             tests=tests,
+            came=tuple(item.path for item in commit.changes if item.old is None and is_runnable(item.path, rules)),
+            went=tuple(item.path for item in commit.changes if item.new is None and is_runnable(item.path, rules)),
             changes=changes,
             dialects=dialects,
             skipped=(*skipped, *odd),
@@ -259,8 +276,21 @@ def _record(plain: dict[str, Any]) -> Record:
         landing=Landing(**landing),
         files=plain.get("files", 0),
         tests=tuple(plain.get("tests", ())),
+        came=tuple(plain.get("came", ())),
+        went=tuple(plain.get("went", ())),
         changes=changes,
         dialects=tuple(plain.get("dialects", ())),
         skipped=tuple((path, reason) for path, reason in plain.get("skipped", ())),
         boundary=plain.get("boundary", False),
     )
+
+
+def net_changes(
+    repository: Path, base: str, landed: str, rules: RepoRules, scanner: Scanner
+) -> tuple[FunctionChange, ...]:
+    """The Triton changes between two commits that need not be neighbours."""
+    files = [
+        item for item in changes_between(repository, base, landed) if item.is_file and is_source(item.path, rules)
+    ]
+    found = scanner.scan([files])[0]
+    return found[0] if found is not None else ()

@@ -44,8 +44,9 @@ class FilterRules(Frozen):
 
 
 class Keywords(Frozen):
-    """Regular expressions that speak for a category."""
+    """Regular expressions that speak for a category, or (relevance) for a change of host code being about kernels."""
 
+    relevance: tuple[str, ...] = ()
     optimization: tuple[str, ...]
     modification: tuple[str, ...]
 
@@ -133,10 +134,15 @@ def is_test(path: str, rules: RepoRules) -> bool:
     return _is_test(path, rules.paths)
 
 
+@lru_cache(maxsize=65536)
+def _is_runnable(path: str, paths: PathRules) -> bool:
+    named = path.endswith(".py") and matches(path, paths.runnable) and not matches(path, paths.not_runnable)
+    return named and _is_test(path, paths)
+
+
 def is_runnable(path: str, rules: RepoRules) -> bool:
     """Whether pytest can be pointed at this test file, as far as its name says."""
-    named = matches(path, rules.paths.runnable) and not matches(path, rules.paths.not_runnable)
-    return named and is_test(path, rules)
+    return _is_runnable(path, rules.paths)
 
 
 def device_of(path: str, rules: RepoRules) -> Device | None:
@@ -153,7 +159,7 @@ def load_rules(repo: str, folder: Path = RULES) -> RepoRules:
     try:
         rules = RepoRules.model_validate({**document, "repo": repo})
         assert rules.drop_titles is not None
-        for pattern in (*rules.keywords.optimization, *rules.keywords.modification):
+        for pattern in (*rules.keywords.relevance, *rules.keywords.optimization, *rules.keywords.modification):
             re.compile(pattern)
     except ValidationError as error:
         first = error.errors()[0]

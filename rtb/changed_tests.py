@@ -1,0 +1,109 @@
+"""Which tests a pull request really changes: pure, from the bytes of a test file on both sides."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Literal
+
+from rtb.fingerprint import FunctionNode, of_function, of_node
+from rtb.python_source import Unreadable, decode, parse
+
+
+@dataclass(frozen=True)
+class ChangedTests:
+    """What happened in one test file. `functions` are test functions that are new or say something else."""
+
+    path: str
+    state: Literal["added", "modified", "same", "no_tests", "unreadable", "unchanged_file"]
+    functions: tuple[str, ...] = ()
+    elsewhere: bool = False
+    names: frozenset[str] = frozenset()
+    detail: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """The file can be run and says something that it did not say before."""
+        return self.state in ("added", "modified")
+
+
+def compare_tests(path: str, before: bytes | None, after: bytes) -> ChangedTests:
+    """Compare a test file with the one before it (None: there was none)."""
+    new = _read(after)
+    if isinstance(new, Unreadable):
+        return ChangedTests(path, "unreadable", detail=f"{new.reason} {new.detail}")
+    if not new.tests:
+        return ChangedTests(path, "no_tests", names=new.names)
+    old = _read(before) if before is not None else None
+    if old is None or isinstance(old, Unreadable):
+        return ChangedTests(path, "added", tuple(new.tests), names=new.names)
+    changed = tuple(name for name, said in new.tests.items() if old.tests.get(name) != said)
+    elsewhere = new.rest != old.rest
+    state: Literal["modified", "same"] = "modified" if changed or elsewhere else "same"
+    return ChangedTests(path, state, changed, elsewhere, new.names)
+
+
+def is_test_file(data: bytes) -> ChangedTests:
+    """What a test file that did not change holds."""
+    new = _read(data)
+    if isinstance(new, Unreadable):
+        return ChangedTests("", "unreadable", detail=new.reason)
+    return ChangedTests("", "unchanged_file" if new.tests else "no_tests", tuple(new.tests), names=new.names)
+
+
+@dataclass
+class _TestFile:
+    tests: dict[str, str]
+    rest: list[str]
+    names: frozenset[str]
+
+
+def _read(data: bytes) -> _TestFile | Unreadable:
+    text = decode(data)
+    if isinstance(text, Unreadable):
+        return text
+    tree = parse(text)
+    if isinstance(tree, Unreadable):
+        return tree
+    found = _TestFile({}, [], _names(tree))
+    _collect(tree.body, "", found)
+    return found
+
+
+def _collect(body: list[ast.stmt], prefix: str, found: _TestFile) -> None:
+    for node in body:
+        if isinstance(node, FunctionNode):
+            said = of_function(node)
+            digest = said.body + said.signature + "".join(of_node(item) for item in node.decorator_list)
+            if node.name.startswith("test"):
+                found.tests[f"{prefix}{node.name}"] = digest
+            else:
+                found.rest.append(digest)
+        elif isinstance(node, ast.ClassDef):
+            found.rest += [of_node(item) for item in (*node.bases, *node.decorator_list)]
+            _collect(node.body, f"{prefix}{node.name}.", found)
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            found.rest += [of_node(node.test)] if isinstance(node, ast.If) else []
+            _collect([item for item in ast.iter_child_nodes(node) if isinstance(item, ast.stmt)], prefix, found)
+        elif not isinstance(node, ast.Import | ast.ImportFrom | ast.Pass) and not _is_text(node):
+            found.rest.append(of_node(node))
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _names(tree: ast.Module) -> frozenset[str]:
+    """Every name a test file uses or imports from, for whether it knows a target."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            names.update((node.module or "").split("."))
+            names.update(item.name for item in node.names)
+        elif isinstance(node, ast.Import):
+            names.update(part for item in node.names for part in item.name.split("."))
+    return frozenset(names)
