@@ -181,10 +181,15 @@ class ScriptedModel:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.callers: set[tuple[str, int]] = set()  # one entry a connection
+        self._names: dict[str, str] = {}
         self._tries: dict[str, int] = {}
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
+
+    def rename(self, character: str, to: str) -> None:
+        """From now on `character` behaves like `to`: a machine that works again."""
+        self._names[character] = to
 
     @property
     def url(self) -> str:
@@ -223,7 +228,10 @@ class ScriptedModel:
             for index, item in enumerate(messages)
         )
         size = sum(len(str(item.get("content") or "")) for item in messages)
-        return play(body["model"], Asked(title or "", turns + complaints, tries, size, solution, target))
+        return play(
+            self._names.get(body["model"], body["model"]),
+            Asked(title or "", turns + complaints, tries, size, solution, target),
+        )
 
 
 def _message(turn: Say, with_tools: bool, number: int) -> tuple[dict[str, Any], str]:
