@@ -402,10 +402,10 @@ for thing in gc.get_objects():
     ),
     "test functions emptied": (
         """
-def empty(): pass
+def empty(self): pass
 import sys
 def double(n):
-    sys.modules["test_it"].test_zz.__code__ = empty.__code__
+    sys.modules["test_it"].TestZ.test_zz.__code__ = empty.__code__
     return 6
 """,
         "was replaced after collection",
@@ -464,8 +464,8 @@ def test_cheat_in_the_same_process_is_named(run: Run, name: str) -> None:
     files = hostile(code)
     ids = ["tests/test_it.py::test_it"]
     if "test_zz" in code:
-        files["tests/test_it.py"] += "\n\ndef test_zz():\n    assert double(3) == 7\n"
-        ids.append("tests/test_it.py::test_zz")
+        files["tests/test_it.py"] += "\n\nclass TestZ:\n    def test_zz(self): assert double(3) == 7\n"
+        ids.append("tests/test_it.py::TestZ::test_zz")
     if "visit_Assert" in code:
         files["tests/conftest.py"] = "import lib\n"
     if "'check'" in code:
