@@ -62,9 +62,8 @@ def lay_tracer(sandbox: Sandbox) -> Trace:
     """Make a trace folder in the sandbox's scratch."""
     name = f"trace-{secrets.token_hex(4)}"
     worker = Entry(_WORKER.read_bytes())
-    sandbox.write(
-        sandbox.scratch, Change(write={f"{name}/path/sitecustomize.py": worker, f"{name}/phase": Entry(START.encode())})
-    )
+    files = {f"{name}/path/sitecustomize.py": worker, f"{name}/phase": Entry(START.encode())}
+    sandbox.write(sandbox.scratch, Change(write=files))
     return Trace(sandbox, f"{sandbox.scratch}/{name}")
 
 

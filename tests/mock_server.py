@@ -17,9 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+chance = random.Random(1)
 FAULTS = (
     "none", "role_chunk", "bundle", "error_event", "short", "no_usage", "final_usage", "close", "status_500",
-    "no_json", "stop", "hang", "one_chunk", "split_bytes",
+    "no_json", "stop", "hang", "one_chunk", "split_bytes", "close_long", "close_some", "short_later",
 )  # fmt: skip
 
 
@@ -106,7 +107,7 @@ class Connection(threading.Thread):
         fault, options = self.options.fault, self.options
         pieces = self.pieces(body)
         asked = len(pieces)
-        if fault == "short":
+        if fault == "short" or (fault == "short_later" and self.is_later()):
             pieces = pieces[: asked // 2]
         self.connection.sendall(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -120,7 +121,7 @@ class Connection(threading.Thread):
             last = count == len(pieces)
             text = "".join(pieces[first:count])
             ended = ("stop" if fault == "stop" or options.answers else "length") if last else None
-            choice = {"index": 0, "finish_reason": ended}
+            choice: dict[str, Any] = {"index": 0, "finish_reason": ended}
             choice |= {"delta": {"content": text}} if "messages" in body else {"text": text}
             event: dict[str, Any] = {"object": "text_completion", "choices": [choice]}
             if fault not in ("no_usage", "final_usage"):
@@ -131,6 +132,9 @@ class Connection(threading.Thread):
                 break
             if fault == "close" and first:
                 return False
+            breaks = fault == "close_long" or (fault == "close_some" and chance.random() < 0.1)
+            if breaks and not last and body["max_tokens"] > 2:
+                return False
         if fault != "no_usage":
             self.send_event(
                 json.dumps({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": len(pieces)}})
@@ -138,6 +142,10 @@ class Connection(threading.Thread):
         self.send_event("[DONE]")
         self.connection.sendall(b"0\r\n\r\n")
         return True
+
+    def is_later(self) -> bool:
+        """Whether the server has been started before in this tree: true from the second launch on."""
+        return bool(self.options.launch > 1)
 
     def pieces(self, body: dict[str, Any]) -> list[str]:
         if self.options.answers:
@@ -162,8 +170,12 @@ def main() -> int:
     if options.exit_code is not None:
         sys.stderr.write("planted: the model file is not there\n")
         return int(options.exit_code)
-    chance = random.Random(options.seed if options.seed is not None else int.from_bytes(os.urandom(8)))
-    options.factor = 2.718281828459045 ** chance.gauss(0, options.noise)
+    speed = random.Random(options.seed if options.seed is not None else int.from_bytes(os.urandom(8)))
+    options.factor = 2.718281828459045 ** speed.gauss(0, options.noise)
+    counter = Path(".launches")
+    options.launch = int(counter.read_text()) + 1 if counter.is_file() else 1
+    if options.fault == "short_later":
+        counter.write_text(str(options.launch))
     server = listen(options.listen)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
