@@ -120,6 +120,8 @@ class _Reader:
         self.hunks: list[list[Hunk]] = []
         self.stray: list[tuple[int, bytes]] = []
         self.prose = True  # nothing here can be a left-over body line
+        self.texts = False  # the section has --- and +++, so that hunks are to follow
+        self.words = False  # a line of prose has been seen since a whole hunk: lists may follow
 
     def read(self) -> ParsedPatch:
         while self.at < len(self.lines):
@@ -148,7 +150,11 @@ class _Reader:
             last = self.hunks[-1][-1:] if self.hunks else []
             self.prose = not last or last[0].fault in ("", "long")
         elif not self.prose and _looks_like_body(line):
-            self.stray.append((self.at + 1, line))
+            if not (self.words and re.match(rb" |- \S", line)):
+                self.stray.append((self.at + 1, line))
+        elif not _is_blank(line):
+            last = self.hunks[-1][-1:] if self.hunks else []
+            self.words = last[0].fault == "" if last else not self.texts
         self.at += 1
 
     def _ends_text(self, at: int) -> bool:
@@ -182,6 +188,7 @@ class _Reader:
         old, new = (label_path(label, git=False) for label in labels)
         self._add(Section(self.at + 1, False, old, new, labels))
         self.at += 2
+        self.prose, self.words, self.texts = False, False, True
 
     def _git_section(self) -> None:
         start = self.at
@@ -189,12 +196,14 @@ class _Reader:
         bare = names.labels[0] == names.labels[1]
         section = Section(start + 1, True, names.old, names.new, names.labels, bare)
         self.at += 1
+        self.texts = False
         while self.at < len(self.lines):
             line = self.lines[self.at]
             if found := EXTENDED.fullmatch(line):
                 section = _with_header(section, found[1], found[2])
             elif line.startswith((b"--- ", b"+++ ")):
                 label = unquoted(line[4:])
+                self.texts = True
                 bare = bare and label in (names.labels[0], b"/dev/null")
                 path = label if bare and label != b"/dev/null" else label_path(label, git=True)
                 if line.startswith(b"--- "):
@@ -205,7 +214,7 @@ class _Reader:
                 break
             self.at += 1
         section = replace(section, bare=bare)
-        self.prose = True
+        self.prose = self.words = False
         if self.at < len(self.lines):
             section = self._binary_part(section)
         self._add(section)
@@ -246,7 +255,7 @@ class _Reader:
         if not whole:
             hunk = replace(hunk, fault=_fault(hunk), closed=self._closed(end))
         self.hunks[-1].append(hunk)
-        self.at, self.prose = end, False
+        self.at, self.prose, self.words = end, False, False
 
     def _counted(self, at: int, old: int, new: int) -> tuple[bool, int]:
         while (old or new) and at < len(self.lines):

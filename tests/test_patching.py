@@ -122,6 +122,7 @@ def test_prose_fence_and_signature_are_passed_over(objects: GitObjects) -> None:
     for text in (
         b"I changed:\n- one thing\n\n```diff\n" + plain + b"```\n- and nothing else\n",
         plain + b"-- \n2.39.5\n\n",
+        plain + b"\nWhat it does:\n\n- one thing\n  - and another\n",
     ):
         result, files = outcome(objects, {"calc.py": BASE}, text)
         assert (result.method, files) == ("strict", {"calc.py": EDITED})
@@ -231,6 +232,19 @@ def test_a_new_file_is_never_silently_cut(objects: GitObjects) -> None:
     blank, _ = outcome(objects, {"k.py": b""}, patch.replace(b"+z", b"prose\n+z"))
     assert blank.status == "apply_failed"
     assert "line 9" in blank.reason
+
+
+def test_a_hunk_whose_header_is_damaged_is_not_dropped(objects: GitObjects) -> None:
+    two = EDIT.replace(b"@@ -1,7", b"+@@ -1,7") + b"@@ -8 +8 @@\n-h = 8\n+h = 80\n"
+    result, _ = outcome(objects, {"calc.py": BASE}, two)
+    assert result.status == "apply_failed"
+    assert "line 4" in result.reason
+
+
+def test_words_and_lists_after_a_rename(objects: GitObjects) -> None:
+    patch = b"diff --git a/x.py b/y.py\nsimilarity index 100%\nrename from x.py\nrename to y.py\n\nDone:\n- moved\n"
+    result, files = outcome(objects, {"x.py": b"x\n"}, patch)
+    assert (result.method, files) == ("strict", {"y.py": b"x\n"}), result.reason
 
 
 def test_backup_copy_and_missing_prefix_in_a_folder(objects: GitObjects) -> None:
