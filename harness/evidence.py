@@ -10,7 +10,7 @@ import signal
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from harness.records import JunitReport, Records
+from harness.records import JunitReport, Records, TestRecord
 from rtb.task import Frozen
 
 RECORDS_OPEN = b"rtb: records open"
@@ -144,10 +144,17 @@ def _in_tree(file: str) -> bool:
 def _tests(evidence: UnitEvidence, expected: Collection[str] | None) -> str | None:
     for test in evidence.records.tests:
         if expected is None or test.id in expected:
-            reason = test.contradiction
+            reason = test.contradiction or _foreign_code(test, evidence.exec.trusted)
             if reason is not None:
                 return f"{test.id}: {reason}"
     return None
+
+
+def _foreign_code(test: TestRecord, trusted: Collection[str] | None) -> str | None:
+    file = test.code_file
+    if trusted is None or not _in_tree(file) or file.startswith("<") or file in trusted:
+        return None
+    return f"its function is code of {file}, which is not from the trusted side"
 
 
 def _junit(evidence: UnitEvidence) -> str | None:

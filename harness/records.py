@@ -58,6 +58,7 @@ class TestRecord:
     errors: tuple[tuple[str, str], ...]  # phase and type of each exception that pytest met
     failed: tuple[str, ...]  # messages of the failed reports of the call, subtests among them
     same_code: bool
+    code_file: str  # where the function, without its decorators, was written; "" when not known
     phases: tuple[Phase, ...]
 
     def phase(self, when: str) -> Phase | None:
@@ -237,6 +238,7 @@ def _test_record(line: dict[str, Any]) -> TestRecord:
         errors=tuple((when, kind) for when, kind in line["errors"]),
         failed=tuple(line["failed"]),
         same_code=line["same_code"],
+        code_file=line["code_file"],
         phases=tuple(Phase(**phase) for phase in line["phases"]),
     )
 

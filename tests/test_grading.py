@@ -33,6 +33,7 @@ def a_test(node: str, number: int, outcome: str = "passed", **changes: Any) -> T
         errors=(("call", "AssertionError"),) if bad else (),
         failed=("assert 0",) if bad else (),
         same_code=True,
+        code_file="tests/t.py",
         phases=phases,
     )
     return replace(record, **changes)
@@ -51,7 +52,7 @@ EXEC = UnitExec(
     truncated=False,
     seconds=1.0,
     timeout_seconds=60.0,
-    trusted=("pytest.ini",),
+    trusted=("pytest.ini", "tests/t.py"),
 )
 JUNIT = JunitReport(numbered={0: "PASSED", 1: "PASSED"})
 OPEN = b"rtb: records open\n"
@@ -107,6 +108,7 @@ def test_a_failure_is_a_failure_and_no_alarm() -> None:
         (evidence(replace(RECORDS, plugins=(("p", "x/conftest.py"),))), "x/conftest.py"),
         (evidence(replace(RECORDS, replaced=(("math.isclose", "lib.py", "end"),))), "math.isclose was replaced"),
         (evidence(changed=("tests/t.py",)), "tests/t.py"),
+        (evidence(replace(RECORDS, tests=(a_test(A, 0, code_file="lib.py"), a_test(B, 1)))), "is code of lib.py"),
         (evidence(replace(RECORDS, tests=(a_test(A, 0, body="not entered"), a_test(B, 1)))), "never called"),
     ],
 )
@@ -129,6 +131,7 @@ def test_a_failure_under_exit_code_0_is_tampering() -> None:
     [
         evidence(replace(RECORDS, plugins=(("p", "/site/pytest_x.py"), ("c", "pytest.ini")))),
         evidence(replace(RECORDS, replaced=(("torch.cuda.synchronize", "pytest.ini", "end"),))),
+        evidence(replace(RECORDS, tests=(a_test(A, 0, code_file="/site/x.py"), a_test(B, 1, code_file="<string>")))),
         evidence(totals={}),
         evidence(trusted=None),
         evidence(truncated=True),

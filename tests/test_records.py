@@ -32,6 +32,7 @@ TEST: dict[str, Any] = {
     "errors": [],
     "failed": [],
     "same_code": True,
+    "code_file": "tests/t.py",
     "phases": [{"when": when, "outcome": "passed", "xfail": False, "seconds": 0.1} for when in ("setup", "call")],
 }
 

@@ -451,6 +451,19 @@ m.Session.testsfailed = property(lambda self: 0, lambda self, value: None)
         "    return 4",
         "tests/test_it.py:check was replaced by code of lib.py",
     ),
+    "another function under the test's name": (
+        """
+import sys
+from _pytest.python import Module
+def test_it(): pass
+collect = Module.collect
+def lie(self):
+    self.obj.test_it = test_it
+    return collect(self)
+Module.collect = lie
+""",
+        "its function is code of lib.py",
+    ),
     "test file rewritten": (
         "import pathlib\npathlib.Path('tests/test_it.py').write_text('def test_it(): pass\\n')",
         "a test file was changed",
@@ -466,7 +479,7 @@ def test_cheat_in_the_same_process_is_named(run: Run, name: str) -> None:
     if "test_zz" in code:
         files["tests/test_it.py"] += "\n\nclass TestZ:\n    def test_zz(self): assert double(3) == 7\n"
         ids.append("tests/test_it.py::TestZ::test_zz")
-    if "visit_Assert" in code:
+    if "visit_Assert" in code or "Module.collect" in code:
         files["tests/conftest.py"] = "import lib\n"
     if "'check'" in code:
         files["tests/test_it.py"] = """

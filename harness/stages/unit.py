@@ -201,6 +201,7 @@ def _trusted_files(trusted: Collection[str] | None, records: Records) -> tuple[s
     if trusted is None:
         return None
     named = {file for _, file in records.plugins} | {file for _, file, _ in records.replaced} | {records.ini}
+    named |= {test.code_file for test in records.tests}
     return tuple(sorted(named & set(trusted)))
 
 

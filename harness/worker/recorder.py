@@ -144,7 +144,11 @@ class Recorder:
         self._begun += 1
         self._emit("begin", {"id": node, "number": number})
         seen: dict[str, Any] = {"id": node, "number": number, "setup": "", "run": "", "body": "none"}
-        seen.update(errors=[], failed=[], same_code=self._same_code(item))
+        codes = test_codes(item)
+        known = self._codes.get(id(item))
+        seen.update(errors=[], failed=[])
+        seen["same_code"] = known is not None and all(one is two for one, two in zip(known, codes))
+        seen["code_file"] = relative(codes[-1].co_filename, self._tree) if codes else ""
         self._current = seen
         item.user_properties.append(("rtb", str(number)))
         undo = watch_item(item, seen)
@@ -165,10 +169,6 @@ class Recorder:
         seen["seconds"] = round(time.monotonic() - started, 6)
         self._emit("test", seen)
         return True
-
-    def _same_code(self, item: Any) -> bool:
-        known = self._codes.get(id(item))
-        return known is not None and all(one is two for one, two in zip(known, test_codes(item)))
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: Any, call: Any) -> Iterator[None]:
