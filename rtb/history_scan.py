@@ -37,7 +37,7 @@ from rtb.storage import cache_folder, write_atomic
 from rtb.triton_source import TritonSource, may_matter, read_source
 
 INDEX_VERSION = 2
-_CHUNK = 1000
+_CHUNK = 1000  # commits a process gets at a time: enough for versions of one file to meet, few enough for memory
 _SCANNED = tuple[tuple[tuple[FunctionChange, ...], tuple[str, ...], tuple[tuple[str, str], ...]] | None, ...]
 
 
@@ -86,7 +86,7 @@ class Scanner:
         self._stack = ExitStack()
         self._stack.enter_context(self._blobs)
         self._wrappers = frozenset(rules.wrappers)
-        self._source = lru_cache(maxsize=2048)(self._read_source)
+        self._source = lru_cache(maxsize=1024)(self._read_source)
 
     def close(self) -> None:
         """Ends the git process."""

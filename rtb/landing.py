@@ -102,9 +102,7 @@ def read_landing(message: str, parents: int, repo: str, aliases: Iterable[str] =
     )
 
 
-def _number(
-    subject: str, message: str, parents: int, own: set[str]
-) -> tuple[int | None, Style, str | None]:
+def _number(subject: str, message: str, parents: int, own: set[str]) -> tuple[int | None, Style, str | None]:
     """The pull request's number, by the strongest witness: trailer of this repository, merge, end of the subject."""
     trailers = [(name.lower(), int(number)) for name, number in _TRAILER.findall(message)]
     ours = [number for name, number in trailers if name in own]
@@ -168,7 +166,10 @@ def _named_in_title(rest: str, title: str) -> list[Reference]:
         rest = rest[revision.end() :]
     if quoted := _QUOTED.search(rest):
         inner = quoted["title"] if quoted["title"] is not None else quoted["open"]
-        if numbers := _ANY_NUMBER.findall(inner):
+        numbers = _ANY_NUMBER.findall(inner)
+        if quoted["title"] is None:  # the closing quote was cut off: numbers before the last are the reverted one's
+            numbers = _ANY_NUMBER.findall(title)[:-1]
+        if numbers:
             found.append(Reference("number", numbers[-1]))
         if inner.strip():
             found.append(Reference("title", title_key(inner)))

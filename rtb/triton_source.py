@@ -94,7 +94,7 @@ def _of_template(text: str, path: str) -> TritonSource:
     return TritonSource(functions=(_function(found, "template", 0, "", ""),))
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def _matters(text: str) -> bool:
     """Whether a part can hold, launch or name a jitted function."""
     if "jit" in text and _JIT.search(text):
@@ -102,7 +102,7 @@ def _matters(text: str) -> bool:
     return "def_kernel" in text or ("](" in text and _LAUNCH.search(text) is not None)
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def _piece(text: str, telltales: tuple[str, ...] = ()) -> Piece | Unreadable:
     """A part's facts. Of a large class only the members that matter are read."""
     found = members(text)
@@ -135,7 +135,8 @@ def _assemble(text: str, path: str, wrappers: frozenset[str]) -> TritonSource | 
                 return _whole(text, path, wrappers)
             read[number] = piece
     names = _Names.of(text, read.values(), path, wrappers)
-    if telltales := names.telltales:
+    called = (name for piece in read.values() for ref, name in piece.jitted_by_call if names.is_jit(ref))
+    if telltales := (*names.telltales, *(f"def {name}(" for name in called)):
         for number, part in enumerate(whole):
             if any(item in part for item in telltales) and (number not in read or members(part) is not None):
                 piece = _piece(part, telltales)
@@ -228,7 +229,7 @@ class _Names:
         likely = (name for name, origin in self.imports.items() if "jit" in origin or self.wrappers)
         spoken = (name for name in (*self.jit, *likely) if "jit" not in name and self.is_jit(name))
         aliases = (f"@{name}" for name in spoken)
-        library = (name for name, origin in self.imports.items() if "triton_kernels" in origin)
+        library = (name for name, origin in self.imports.items() if _is_library(origin))
         return (*aliases, *library)
 
     def resolve(self, dotted: str) -> str:
@@ -292,6 +293,11 @@ def _is_jitted(item: RawFunction, names: _Names, by_call: set[str]) -> bool:
     return bool(by_call) and item.name.rsplit(".", 1)[-1] in by_call
 
 
+def _is_library(origin: str) -> bool:
+    """Whether a name comes from Triton's own library of ready kernels."""
+    return "triton_kernels" in origin.split(".")[:-1]
+
+
 def _role(
     item: RawFunction, is_jit: bool, known: set[str], on_device: set[str], launched: set[str], names: _Names
 ) -> Role | None:
@@ -304,7 +310,7 @@ def _role(
         imported = names.imports.get(base, "")
         if base in known or "kernel" in base.lower() or "triton" in imported:
             return "launcher"
-    if any("triton_kernels" in names.imports.get(name, "") for name in item.shape.references):
+    if any(_is_library(names.imports.get(name, "")) for name in item.shape.references):
         return "host"
     return None
 
