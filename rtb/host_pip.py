@@ -13,6 +13,7 @@ import sys
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 
 from rtb.errors import BuildFailed, ExpectedError, OutOfSpace
@@ -22,7 +23,7 @@ from rtb.storage import cache_folder, locked
 TORCH_INDEX = "RTB_TORCH_INDEX"
 _CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
-_KEPT = ("index-url", "extra-index-url", "trusted-host", "timeout", "retries")
+_KEPT = ("index-url", "extra-index-url", "no-index", "trusted-host", "timeout", "retries")
 
 
 @dataclass(frozen=True)
@@ -106,11 +107,23 @@ def _torch_index() -> list[str]:
     return ["--index-url", os.environ[TORCH_INDEX]] if os.environ.get(TORCH_INDEX) else []
 
 
-def install_command(python: Path, requirements: Path, wheels: Path | None = None) -> list[str]:
-    """pip's arguments for a lock file; with torch's index as one more place to look."""
+def can_install_elsewhere() -> bool:
+    """Whether the Python that runs us has a pip that can fill another environment (22.3 or later)."""
+    try:
+        version = metadata.version("pip")
+    except metadata.PackageNotFoundError:
+        return False
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= (22, 3)
+
+
+def install_command(python: Path, requirements: Path) -> list[str]:
+    """The command that installs a lock file into an environment; with torch's index as one more place to look."""
     extra = ["--extra-index-url", os.environ[TORCH_INDEX]] if os.environ.get(TORCH_INDEX) else []
-    found = ["--find-links", str(wheels)] if wheels else []
-    return [str(python), "-m", "pip", "install", "--no-deps", *found, *extra, "-r", str(requirements)]
+    if can_install_elsewhere():
+        pip = [sys.executable, "-P", "-m", "pip", "--python", str(python)]
+    else:
+        pip = [str(python), "-m", "pip"]
+    return [*pip, "install", "--no-deps", *extra, "-r", str(requirements)]
 
 
 def check_torch(names: list[str], lock: bytes) -> None:

@@ -76,7 +76,9 @@ def interpreter(wanted: str) -> tuple[str, str]:
 def _make_venv(recipe: Recipe, python: str, venv: Path, digest: str) -> None:
     if venv.exists():
         remove_folder(venv)
-    _run([python, "-m", "venv", str(venv)], "making a virtual environment", digest, cwd=venv.parent)
+    # Our own pip fills it, which takes a fortieth of the time of giving it one; only steps may want theirs.
+    bare = ["--without-pip"] if host_pip.can_install_elsewhere() and not recipe.has_steps else []
+    _run([python, "-m", "venv", *bare, str(venv)], "making a virtual environment", digest, cwd=venv.parent)
     inside = venv / "bin" / "python"
     if recipe.lock:
         requirements = venv / "requirements.lock"

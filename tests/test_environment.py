@@ -1,0 +1,477 @@
+"""Environments: made once, named by content, clean of later commits, with errors that say what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from rtb import environment, host_pip, image
+from rtb.checkout import run_git
+from rtb.container import NotThere
+from rtb.environment import Kind, Prepared
+from rtb.errors import BuildFailed, ExpectedError, LeakFound, MachineError, OutOfSpace, SandboxGone
+from rtb.leaks import find_leaks
+from rtb.recipe import Recipe, dockerfiles_root, read_recipe
+from rtb.suite import TaskEntry, load_suite
+from rtb.task import Environment
+from tests import gitrepo
+from tests.cases import case_folder
+
+KINDS = [pytest.param("local"), pytest.param("docker", marks=pytest.mark.docker)]
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = "tiny-dep==1.0\n"
+
+
+@pytest.fixture(autouse=True)
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache, Dockerfiles and a package index of the test's own; no network."""
+    dockerfiles = tmp_path / "dockerfiles"
+    for name in ("cpu", "task"):
+        (dockerfiles / name).mkdir(parents=True)
+        shutil.copy(dockerfiles_root() / name / "Dockerfile", dockerfiles / name)
+    (dockerfiles / "cpu" / "tiny.lock").write_text(LOCK)
+    (dockerfiles / "cpu" / "plug.py").write_text("WHO = 'plug'\n")
+    (dockerfiles / "cpu" / "plug_more.py").write_text("WHO = 'more'\n")
+    (tmp_path / "wheels").mkdir()
+    make_wheel(tmp_path / "wheels", "tiny_dep", "VALUE = 42\n")
+    monkeypatch.setenv("RTB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("RTB_DOCKERFILES", str(dockerfiles))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    return tmp_path
+
+
+def make_wheel(folder: Path, name: str, code: str) -> Path:
+    """A wheel of one module, version 1.0."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(f"{name}.py", code)
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    return path
+
+
+@pytest.fixture
+def make_entry(tmp_path: Path) -> Callable[..., TaskEntry]:
+    """A task of a small repository with a fix after the base commit; `environment` fields by name."""
+    origin = gitrepo.init(tmp_path / "origin")
+    project = b'[project]\nname = "tiny-project"\nversion = "0"\n'
+    files: dict[str, bytes | None] = {"m.py": b"x = 1\n", "pyproject.toml": project, "run.sh": b"#!/bin/sh\n"}
+    base = gitrepo.commit(origin, "base", files)
+    fix = gitrepo.commit(origin, "Fix the thing (#7)", {"m.py": b"x = 2\n"})
+    run_git(["tag", "v2"], repository=origin)
+
+    def make(**fields: Any) -> TaskEntry:
+        facts = {"dockerfile": "cpu", "lock": "tiny.lock", "python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
+        task = {
+            "instance_id": "o__r-7", "repo": "o/r", "pull_number": 7, "base_commit": base, "merge_commit": fix,
+            "title": "Fix", "category": "optimization",
+            "targets": [{"path": "m.py", "name": "k", "kind": "triton_kernel", "change": "modified"}],
+            "patches": {"gold": {"sha256": None, "paths": ["m.py"]}, "test": {"sha256": None, "paths": ["t.py"]}},
+            "environment": {**facts, **fields}, "unit": {"command": "python -m pytest t.py", "files": ["t.py"]},
+            "provenance": {"source": "test"},
+        }  # fmt: skip
+        folder = tmp_path / "suite" / "o__r-7"
+        folder.mkdir(parents=True, exist_ok=True)
+        suite = {"name": "s", "title": "S", "sources": {"o/r": {"url": str(origin)}}}
+        (tmp_path / "suite" / "suite.json").write_text(json.dumps(suite))
+        (folder / "task.json").write_text(json.dumps(task))
+        return load_suite(str(tmp_path / "suite")).entries[0]
+
+    return make
+
+
+def run_in(prepared: Prepared, tmp_path: Path, script: str) -> str:
+    """Output of a shell command in a fresh sandbox; it must succeed."""
+    out = tmp_path / "out"
+    with environment.open_sandbox(prepared, run="test") as sandbox:
+        result = sandbox.execute(["sh", "-c", script], output=out, timeout_seconds=60)
+    assert result.exit_code == 0, out.read_text()
+    return out.read_text()
+
+
+@pytest.fixture
+def docker_rest() -> Any:
+    """Removes the images that a test made."""
+    client = docker.from_env()
+    yield client
+    for found in client.images.list(filters={"label": "rtb.instance_id=o__r-7"}):
+        client.images.remove(found.id, force=True)
+    client.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_made_once_with_lock_steps_fixes_and_plugins(
+    kind: Kind, make_entry: Callable[..., TaskEntry], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "docker":
+        request.getfixturevalue("docker_rest")
+    steps = {
+        "install": ['echo "VIRTUAL_ENV is $VIRTUAL_ENV"', "python -c 'import tiny_dep' && echo built > built.txt"],
+        "fixes": ["sed -i 's/42/43/' \"$(python -c 'import tiny_dep; print(tiny_dep.__file__)')\""],
+    }
+    entry = make_entry(**steps, plugins=["plug"], env={"OF_TASK": "$RTB_TREE"})
+    said: list[str] = []
+    prepared = environment.prepare(entry, kind, progress=said.append)
+    assert said
+    script = (
+        'python -c "import tiny_dep, plug, plug_more; print(tiny_dep.VALUE, plug.WHO, plug_more.WHO)"; '
+        "cat m.py built.txt; git log --format=%s --all; git status --short m.py; "
+        'test "$OF_TASK" = "$PWD" && touch new && echo x >> m.py && ls -A /rtb-inputs 2>/dev/null; env | grep PIP; true'
+    )
+    assert run_in(prepared, tmp_path, script) == "43 plug more\nx = 1\nbuilt\nbase\n"
+    said.clear()
+    assert environment.prepare(entry, kind, progress=said.append) == prepared
+    assert said == []
+    assert run_in(prepared, tmp_path, "cat m.py; ls") == "x = 1\nbuilt.txt\nm.py\npyproject.toml\nrun.sh\n"
+
+
+def test_tasks_of_one_lock_share_a_virtual_environment(make_entry: Callable[..., TaskEntry]) -> None:
+    plain = environment.prepare(make_entry(), "local")
+    other = environment.prepare(make_entry(env={"A": "1"}), "local")
+    own = environment.prepare(make_entry(fixes=["true"]), "local")
+    assert plain.venv == other.venv and plain.digest != other.digest
+    assert own.venv not in (None, plain.venv)  # steps may change packages: never in a shared place
+
+
+def test_digest_covers_every_ingredient(make_entry: Callable[..., TaskEntry]) -> None:
+    recipe = read_recipe(make_entry())
+
+    def digests(changed: Recipe, base: str = "sha256:1", python: str = "3.11.7") -> tuple[str, str]:
+        return changed.image_digest(changed.environment_digest(base)), changed.local_digest(
+            changed.venv_digest(python)
+        )
+
+    def facts(**fields: Any) -> Recipe:
+        return dataclasses.replace(recipe, environment=recipe.environment.model_copy(update=fields))
+
+    same = digests(recipe)
+    assert digests(dataclasses.replace(recipe, instance_id="other")) == same
+    both = [
+        dataclasses.replace(recipe, lock=b"tiny-dep==1.1\n"),
+        dataclasses.replace(recipe, base_commit="0" * 40),
+        dataclasses.replace(recipe, repo="o/s"),
+        dataclasses.replace(recipe, plugins={"plug.py": b""}),
+        facts(install=("true",)),
+        facts(fixes=("true",)),
+        facts(env={"A": "1"}),
+        facts(import_roots=("src",)),
+    ]
+    for changed in both:
+        assert digests(changed)[0] != same[0] and digests(changed)[1] != same[1]
+    only_image = [
+        dataclasses.replace(recipe, dockerfile=b"FROM x\n"),
+        dataclasses.replace(recipe, task_dockerfile=b"FROM x\n"),
+        facts(build_args={"A": "1"}),
+    ]
+    for changed in only_image:
+        assert digests(changed)[0] != same[0]
+    assert digests(recipe, base="sha256:2")[0] != same[0]
+    assert digests(recipe, python="3.12.1")[1] != same[1]
+    assert len({digests(changed) for changed in both}) == len(both)
+    swapped = facts(install=("a",), fixes=("b",)), facts(install=("b",), fixes=("a",)), facts(install=("a", "b"))
+    assert len({digests(changed) for changed in swapped}) == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"dockerfile": "nothing"}, "nothing/Dockerfile"),
+        ({"lock": "no.lock"}, "no.lock"),
+        ({"plugins": ["nope"]}, "nope.py"),
+    ],
+)
+def test_missing_file_is_named(make_entry: Callable[..., TaskEntry], fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(ExpectedError, match=named):
+        environment.prepare(make_entry(**fields), "local")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_failing_step_is_quoted_with_the_end_of_its_log(kind: Kind, make_entry: Callable[..., TaskEntry]) -> None:
+    noise = "for i in $(seq 200); do echo line $i; done; echo the reason >&2; exit 5"
+    with pytest.raises(BuildFailed) as caught:
+        environment.prepare(make_entry(install=["echo fine", noise]), kind)
+    text = str(caught.value)
+    assert "[rtb] step 2 of 2 (install)" in text and "the reason" in text and "line 190" in text
+    assert "line 100\n" not in text
+    log = next(Path(word.strip("():,")) for word in text.split() if word.strip("():,").endswith(".log"))
+    assert "line 100\n" in log.read_text()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_activation_script_may_read_unset_variables(
+    kind: Kind, make_entry: Callable[..., TaskEntry], request: pytest.FixtureRequest
+) -> None:
+    if kind == "docker":
+        request.getfixturevalue("docker_rest")
+    folder = case_folder("90-activate-under-set-u")
+    hook = (folder / "activate.d" / "gdal.sh").read_text()
+    write = f"mkdir -p activate.d && printf %s {json.dumps(hook)!r} | python -c 'import json,sys; print(json.load(sys.stdin))' > activate.d/gdal.sh"
+    environment.prepare(make_entry(install=[write, ". activate.d/gdal.sh && echo ready"]), kind)
+    with pytest.raises(BuildFailed, match="GDAL_DATA: unbound variable"):
+        environment.prepare(make_entry(install=[write, "set -u; . activate.d/gdal.sh; echo ready"]), kind)
+
+
+@pytest.mark.docker
+def test_one_failure_marks_the_layer(make_entry: Callable[..., TaskEntry], house: Path) -> None:
+    (house / "dockerfiles" / "cpu" / "tiny.lock").write_text("tiny-dep==1.0\n")
+    entry = make_entry(install=["echo tried; exit 1"])
+    with pytest.raises(BuildFailed) as first:
+        environment.prepare(entry, "docker")
+    log = next((house / "cache" / "build-logs").glob("*.failed")).with_suffix(".log")
+    log.write_text("would be overwritten by another try")
+    with pytest.raises(BuildFailed) as second:
+        environment.prepare(entry, "docker")
+    assert str(first.value) == str(second.value)
+    assert log.read_text() == "would be overwritten by another try"
+
+
+# Leaks
+
+
+def test_case_of_a_clone_that_was_reset(tmp_path: Path) -> None:
+    folder = case_folder("86-future-commits-in-image")
+    work = tmp_path / "case"
+    work.mkdir()
+    setup = (folder / "setup.sh").read_text()
+    subprocess.run(["sh", "-c", setup], cwd=work, check=True, timeout=60, env={**os.environ, "HOME": str(tmp_path)})
+    base = (work / "BASE").read_text().strip()
+    tree = work / "testbed"
+    found = "\n".join(find_leaks(tree, base))
+    for trace in ("refs/tags/v2", "ORIG_HEAD", "reflog", "other commits", "objects are not"):
+        assert trace in found
+    run_git(["tag", "-d", "v2"], repository=tree)
+    run_git(["for-each-ref", "--format=delete %(refname)", "refs/remotes"], repository=tree)
+    for name in ("ORIG_HEAD", "packed-refs"):
+        (tree / ".git" / name).unlink(missing_ok=True)
+    shutil.rmtree(tree / ".git" / "logs")
+    shutil.rmtree(tree / ".git" / "refs" / "remotes", ignore_errors=True)
+    run_git(["gc", "-q"], repository=tree)
+    assert [leak for leak in find_leaks(tree, base) if "objects are not" in leak]  # the verified trap of the case
+    run_git(["gc", "-q", "--prune=now"], repository=tree)
+    assert find_leaks(tree, base) == []
+
+
+def _add_alternate(tree: Path, origin: Path) -> None:
+    (tree / ".git" / "objects" / "info").mkdir(exist_ok=True)
+    (tree / ".git" / "objects" / "info" / "alternates").write_text(f"{origin}/.git/objects\n")
+
+
+LEAKS: dict[str, Callable[[Path, Path], object]] = {
+    "remote": lambda tree, origin: run_git(["remote", "add", "o", "https://example.invalid/r"], repository=tree),
+    "refs/tags/base": lambda tree, _: run_git(["tag", "base"], repository=tree),
+    "refs/stash": lambda tree, _: run_git(["update-ref", "refs/stash", "HEAD"], repository=tree),
+    "alternates": _add_alternate,
+    "FETCH_HEAD": lambda tree, origin: run_git(["fetch", "-q", str(origin), "HEAD"], repository=tree),
+    "objects are not": lambda tree, _: run_git(["hash-object", "-w", "--stdin"], repository=tree, stdin=b"fix"),
+    "modules": lambda tree, _: (tree / ".git" / "modules").mkdir(),
+    "HEAD is": lambda tree, _: gitrepo.commit(tree, "later"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("trace", LEAKS)
+def test_every_way_out_is_found(trace: str, make_entry: Callable[..., TaskEntry], tmp_path: Path) -> None:
+    prepared = environment.prepare(make_entry(lock=None), "local")
+    assert prepared.tree is not None
+    tree = tmp_path / "tree"
+    shutil.copytree(prepared.tree, tree, symlinks=True)
+    base = gitrepo.head(tree)
+    assert find_leaks(tree, base) == []
+    LEAKS[trace](tree, tmp_path / "origin")
+    assert trace in "\n".join(find_leaks(tree, base))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_build_fails_when_a_step_brings_a_later_commit(kind: Kind, make_entry: Callable[..., TaskEntry]) -> None:
+    step = "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m later"
+    with pytest.raises(LeakFound, match="HEAD is"):
+        environment.prepare(make_entry(install=[step]), kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_build_fails_when_the_own_package_comes_from_an_index(
+    kind: Kind, make_entry: Callable[..., TaskEntry], house: Path
+) -> None:
+    make_wheel(house / "wheels", "tiny_project", "x = 2\n")
+    (house / "dockerfiles" / "cpu" / "tiny.lock").write_text("tiny-dep==1.0\ntiny-project==1.0\n")
+    with pytest.raises(LeakFound, match="own package tiny-project"):
+        environment.prepare(make_entry(), kind)
+
+
+# Images
+
+
+@pytest.mark.docker
+def test_image_is_labelled_clean_and_owned(
+    make_entry: Callable[..., TaskEntry], tmp_path: Path, docker_rest: docker.DockerClient
+) -> None:
+    prepared = environment.prepare(make_entry(), "docker")
+    found = docker_rest.images.get(prepared.image)
+    assert found.labels["rtb.digest"] == prepared.digest
+    assert prepared.image == f"rtb/task:{prepared.digest[:12]}"
+    assert not [line for line in found.attrs["Config"]["Env"] if "PIP" in line or "CERT" in line or "PROXY" in line]
+    script = "stat -c '%u %g' . m.py .git/HEAD; find / -xdev -name '*.pem' -path '*rtb*'; find / -xdev -name '*.whl' 2>/dev/null"
+    assert run_in(prepared, tmp_path, script) == "10001 10001\n" * 3
+    stages = docker_rest.images.list(filters={"dangling": True, "label": "rtb.stage=builder"})
+    assert stages == []
+
+
+@pytest.mark.docker
+def test_base_image_that_cannot_be_had(make_entry: Callable[..., TaskEntry]) -> None:
+    entry = make_entry(build_args={"BASE_IMAGE": "localhost:9/nothing/here:v1"})
+    with pytest.raises((BuildFailed, NotThere), match="localhost:9/nothing/here:v1.*BASE_IMAGE"):
+        environment.prepare(entry, "docker")
+
+
+def test_registry_answers() -> None:
+    folder = case_folder("92-pull-answers")
+    scenario = {item["image"]: item for item in json.loads((folder / "scenario.json").read_text())}
+    waits: list[float] = []
+
+    def fetcher(answers: list[Any]) -> Callable[[str], None]:
+        left = list(answers)
+
+        def fetch(_name: str) -> None:
+            answer = left.pop(0)
+            if answer != 200:
+                raise MachineError(f"pulling: the engine answers: {answer}")
+
+        return fetch
+
+    for name in ("r/a:latest", "r/c:latest"):
+        image.pull(fetcher(scenario[name]["answers"]), name, lambda _: None, waits.append)
+    assert len(waits) == 2  # r/a was asked three times, r/c once
+    for name, words in (("r/b:latest", "no such tag"), ("r/d:latest", "docker login")):
+        with pytest.raises(NotThere, match=words):
+            image.pull(fetcher(scenario[name]["answers"]), name, lambda _: None, waits.append)
+    assert len(waits) == 2  # nothing to wait for
+    wrong = scenario["r/c:latest"]
+    assert not image.same_architecture(wrong["wanted"], wrong["arch"])
+    assert image.same_architecture("x86_64", "amd64")
+    with pytest.raises(BuildFailed, match="still says"):
+        image.pull(fetcher([429] * 9), "r/e:latest", lambda _: None, waits.append)
+
+
+def test_full_disk_in_a_build_log() -> None:
+    log = case_folder("93-disk-full-while-building") / "build.log"
+    problem = image.build_problem("rtb/task:1", log.read_text(), log, "1.2 GB free in /x")
+    assert isinstance(problem, OutOfSpace)
+    for words in ("Step 4/7 : RUN pip install -e .", "1.2 GB free", "docker image prune", "no further build"):
+        assert words in str(problem)
+
+
+# The host's settings
+
+
+def test_host_settings_reach_a_build_and_secrets_do_not_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_bytes(b"certificates")
+    monkeypatch.setenv("PIP_CERT", str(bundle))
+    monkeypatch.setenv("PIP_INDEX_URL", "https://me:word@index.example.invalid/simple")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "file:///a/folder https://more.example.invalid/simple")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.invalid:3128")
+    found = host_pip.host_pip()
+    assert found.ca == b"certificates"
+    assert found.settings["index-url"] == "https://me:word@index.example.invalid/simple"
+    assert found.settings["extra-index-url"] == "https://more.example.invalid/simple"
+    assert found.proxies["HTTPS_PROXY"] == "http://proxy.example.invalid:3128"
+    files = found.files()
+    assert b"cert = /rtb-inputs/ca.pem" in files["pip.conf"] and b"me:word" in files["pip.conf"]
+    kept = found.without_secrets().files()["pip.conf"]
+    assert b"me:word" not in kept and b"more.example.invalid" in kept
+
+
+def test_torch_of_the_wrong_kind_is_refused_with_the_way_out() -> None:
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
+        pytest.skip("PyPI's torch is a CUDA build on Linux for x86-64 only")
+    host_pip.check_torch(["torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", "numpy-2.2.6.whl"], b"torch==2.13.0\n")
+    host_pip.check_torch(["torch-2.13.0-cp311.whl"], b"torch==2.13.0\nnvidia-cudnn-cu12==9\n")
+    host_pip.check_torch(["numpy-2.2.6.whl"], b"numpy==2.2.6\n")
+    with pytest.raises(ExpectedError, match="RTB_TORCH_INDEX"):
+        host_pip.check_torch(["torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl"], b"torch==2.13.0\n")
+
+
+def test_a_package_that_is_not_there(make_entry: Callable[..., TaskEntry], house: Path) -> None:
+    (house / "dockerfiles" / "cpu" / "tiny.lock").write_text("tiny-dep==9.9\n")
+    with pytest.raises(BuildFailed, match=r"(?s)tiny-dep==9.9.*no such version"):
+        environment.prepare(make_entry(), "local")
+
+
+# Processes and sessions
+
+
+def test_processes_at_once_make_it_once(make_entry: Callable[..., TaskEntry], tmp_path: Path) -> None:
+    make_entry(install=[f"echo made >> {tmp_path}/count"])
+    script = (
+        "import sys; from rtb import environment; from rtb.suite import load_suite\n"
+        "print(environment.prepare(load_suite(sys.argv[1]).entries[0], 'local').digest)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "suite")]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
+    said = {process.communicate(timeout=120)[0] for process in both}
+    assert [process.returncode for process in both] == [0, 0]
+    assert len(said) == 1
+    assert (tmp_path / "count").read_text() == "made\n"
+
+
+def test_half_made_environment_is_made_again(make_entry: Callable[..., TaskEntry], tmp_path: Path) -> None:
+    entry = make_entry()
+    prepared = environment.prepare(entry, "local")
+    assert prepared.venv and prepared.tree
+    for folder in (prepared.venv, prepared.tree.parent):
+        (folder / ".complete").unlink()
+    (prepared.tree / "m.py").write_text("half")
+    assert environment.prepare(entry, "local") == prepared
+    assert run_in(prepared, tmp_path, "cat m.py; python -c 'import tiny_dep'") == "x = 1\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupt_ends_what_runs(
+    kind: Kind, make_entry: Callable[..., TaskEntry], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "docker":
+        request.getfixturevalue("docker_rest")
+    prepared = environment.prepare(make_entry(), kind)
+    with environment.session() as session:
+        with session.open_sandbox(prepared, run="test") as sandbox:
+            timer = threading.Timer(1.0, session.interrupt)
+            timer.start()
+            with pytest.raises(SandboxGone):
+                sandbox.execute(["sleep", "600"], output=tmp_path / "out", timeout_seconds=900)
+        with session.open_sandbox(prepared, run="test") as late, pytest.raises(SandboxGone):
+            late.execute(["true"], output=tmp_path / "out", timeout_seconds=60)
+
+
+def test_what_is_not_isolated_is_said() -> None:
+    assert "commands can read the host's files" in environment.not_isolated("local")
+    assert environment.not_isolated("docker") == ()
+    assert environment.choose_kind("local") == "local"
+    with pytest.raises(ExpectedError, match="docker and local"):
+        environment.choose_kind("podman")
+    assert {fact.what for fact in environment.diagnose()} >= {"Docker", "local sandbox", "git", "disk"}
+
+
+def test_environment_facts_of_a_task_are_all_used() -> None:
+    # A new field of Environment must be thought of in the digests.
+    known = {
+        "dockerfile", "lock", "build_args", "install", "fixes", "env", "import_roots", "plugins",  # in digests
+        "python",  # by the interpreter's version, and BASE_IMAGE
+        "cuda", "torch", "gpu",  # facts for people and for placing; the lock file and Dockerfile decide
+    }  # fmt: skip
+    assert set(Environment.model_fields) == known
