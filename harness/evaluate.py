@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Literal, cast
 
 from harness import controls
-from harness.pool import DeviceLeases, run_all
+from harness.pool import run_all
 from harness.report import build_report, to_markdown
 from harness.single import Job, evaluate_one
 from harness.verdict import grade_run, grade_task
-from rtb import __version__, environment, hydration, machine
+from rtb import __version__, devices, environment, hydration, machine
 from rtb.checkout import BaseTree
 from rtb.console import Progress, progress, say
 from rtb.errors import ExpectedError
 from rtb.prediction import CONTROLS, Prediction, PredictionFile, Problem, read_predictions
 from rtb.result import Report, Verdict
-from rtb.run import Machine, Run, RunRecord, check_run_id
+from rtb.run import Run, RunRecord, check_run_id
 from rtb.storage import write_model
 from rtb.suite import LoadedSuite, TaskEntry, find_task, load_suite, suite_names
 from rtb.task import STAGES, StageName, task_digest
@@ -47,7 +47,7 @@ class Request:
     profile: str
     out: Path
     retries: int
-    devices: tuple[str, ...] = ()
+    gpu: bool = False
     plain: bool | None = None
     quiet: bool = False
 
@@ -112,7 +112,7 @@ def evaluate(request: Request) -> Finished:
             machine=here,
             versions={**machine.versions(), **environment.versions(kind)},
             workers=request.workers,
-            devices=_devices(request.devices, here, entries),
+            devices=_devices(request.gpu, entries),
         )
         write_model(run.record, record)
         _keep_predictions(run, answers, entries)
@@ -136,13 +136,13 @@ def _profile(name: str) -> Literal["robust", "paper"]:
     return cast(Literal["robust", "paper"], name)
 
 
-def _devices(devices: tuple[str, ...], here: Machine, entries: tuple[TaskEntry, ...]) -> tuple[str, ...]:
-    if devices and not here.gpus:
-        raise ExpectedError(f"--devices {','.join(devices)}: no GPU is seen here (nvidia-smi); see 'rtb doctor'")
-    needy = [entry.instance_id for entry in entries if entry.task.environment.gpu.count]
-    if needy and not devices:
-        raise ExpectedError(f"{needy[0]} needs a GPU: name those it may lease, as in --devices 0,1")
-    return devices
+def _devices(gpu: bool, entries: tuple[TaskEntry, ...]) -> tuple[str, ...]:
+    """The GPUs that tasks may lease; none when no task needs one and the user asks for none."""
+    needed = max(int(gpu), *(entry.task.environment.gpu.count for entry in entries))
+    there = devices.visible() if needed else ()
+    if len(there) < needed:
+        raise ExpectedError(f"{needed} GPU(s) are needed and {len(there)} can be seen here; see 'rtb doctor'")
+    return there
 
 
 def _suite(request: Request) -> LoadedSuite:
@@ -218,7 +218,6 @@ def _run(
     _drop_stale(run, entries, names)
     stop = threading.Event()
     guard = _FaultGuard(stop)
-    devices = DeviceLeases(record.devices)
     with progress(len(chosen), plain=request.plain, quiet=request.quiet) as shown, environment.session() as session:
 
         def jobs() -> Iterator[Job]:
@@ -227,7 +226,7 @@ def _run(
                     entry=entry, load=partial(answers.load, entry), folder=run.task(entry.instance_id),
                     record=record, task_digest=digests[entry.instance_id], retries=request.retries,
                     control=answers.label if answers.file is None else None, stop=stop, session=session,
-                    devices=devices,
+                    gpus=max(entry.task.environment.gpu.count, int(request.gpu)),
                 )  # fmt: skip
 
         def finished(job: Job, reused: bool) -> None:

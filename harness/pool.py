@@ -1,38 +1,14 @@
-"""Work in parallel: a bounded pool of threads that can be interrupted, and devices leased one at a time."""
+"""Work in parallel: a bounded pool of threads that can be interrupted. Memory does not grow with the queue."""
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-class DeviceLeases:
-    """GPUs that are used by one task at a time. Over no device, a lease is empty and nobody waits."""
-
-    def __init__(self, devices: Sequence[str]) -> None:
-        self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._any = bool(devices)
-        for device in devices:
-            self._free.put(device)
-
-    @contextmanager
-    def lease(self) -> Iterator[tuple[str, ...]]:
-        """Hold one device until the block ends; waits for one."""
-        if not self._any:
-            yield ()
-            return
-        device = self._free.get()
-        try:
-            yield (device,)
-        finally:
-            self._free.put(device)
 
 
 def run_all(

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.plan import PatchPlan, patch_plan
-from harness.pool import DeviceLeases
 from harness.stages.unit import run_unit
 from harness.verdict import grade_stages
 from rtb import __version__, environment, hydration
 from rtb.checkout import BaseTree, base_repository
 from rtb.console import Progress
+from rtb.devices import lease
 from rtb.errors import BuildFailed, ExpectedError, InvalidFile, MachineError, StoredRunBroken
 from rtb.git_objects import borrow_objects
 from rtb.prediction import Prediction
@@ -42,7 +42,10 @@ STAGE_RUNNERS: Mapping[StageName, StageRunner] = {"unit": _unit}
 
 @dataclass(frozen=True)
 class Job:
-    """One unit of work for the pool. `load` reads the prediction when its turn comes, so that memory stays flat."""
+    """One unit of work for the pool. `load` reads the prediction when its turn comes, so that memory stays flat.
+
+    `gpus`: how many devices are leased for it; 0 means that kernels run on the CPU.
+    """
 
     entry: TaskEntry
     load: Callable[[BaseTree], Prediction]
@@ -53,7 +56,7 @@ class Job:
     control: str | None
     stop: threading.Event
     session: environment.Session
-    devices: DeviceLeases
+    gpus: int
 
 
 def evaluate_one(job: Job, shown: Progress) -> bool:
@@ -150,7 +153,7 @@ def _evaluate(job: Job, shown: Progress, tries: list[Attempt]) -> bool:
     stage_seconds: dict[StageName, float] = {}
     if plan.change is not None:
         with (
-            job.devices.lease() as devices,
+            lease(job.gpus) as devices,
             job.session.open_sandbox(prepared, run=job.record.run_id, devices=devices) as sandbox,
         ):
             sandbox.write(sandbox.tree, plan.change)
