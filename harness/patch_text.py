@@ -82,10 +82,11 @@ class Section:
     @property
     def gitlink(self) -> bool:
         """Whether it moves, makes or removes a submodule pointer."""
-        return 0o160000 in (self.old_mode, self.new_mode) or (
-            bool(self.hunks)
-            and all(line[1:].startswith(b"Subproject commit ") for hunk in self.hunks for line in hunk.body if line)
-        )
+        if 0o160000 in (self.old_mode, self.new_mode):
+            return True
+        # A pointer's diff is one hunk of at most two lines.
+        body = self.hunks[0].body if len(self.hunks) == 1 else ()
+        return 0 < len(body) <= 2 and all(line[1:].startswith(b"Subproject commit ") for line in body)
 
 
 @dataclass(frozen=True, slots=True)

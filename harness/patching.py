@@ -29,6 +29,7 @@ from harness.symlinks import link_above
 from rtb.git_objects import GITLINK, GitObjects, GitTooSlow, TreeEntry
 
 MAX_PATCH_BYTES = 20 * 1024**2
+MAX_PATCH_LINES = 600_000
 MAX_REPAIRED_HUNKS = 20_000
 
 
@@ -40,6 +41,8 @@ def apply_patch(
         return PatchResult("empty_patch", reason="the patch holds nothing but white space")
     if len(patch) > limit_bytes:
         return failed(f"the patch has {len(patch)} bytes, more than the limit of {limit_bytes}")
+    if (lines := patch.count(b"\n")) > MAX_PATCH_LINES:
+        return failed(f"the patch has {lines} lines, more than the limit of {MAX_PATCH_LINES}")
     try:
         return _applied(objects, base_tree, patch)
     except GitTooSlow as error:

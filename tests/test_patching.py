@@ -150,6 +150,7 @@ def test_over_the_size_limit_is_refused(objects: GitObjects) -> None:
     result = apply_patch(objects, tree_of(objects, {"calc.py": BASE}), EDIT, limit_bytes=100)
     assert result.status == "apply_failed"
     assert "limit of 100" in result.reason
+    assert "lines" in apply_patch(objects, tree_of(objects, {"calc.py": BASE}), b"+\n" * 700_000).reason
 
 
 # ---- transport damage
