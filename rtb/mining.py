@@ -26,21 +26,11 @@ from rtb.errors import ExpectedError
 from rtb.history import Blobs, messages, present_objects, resolve
 from rtb.history_scan import Scanner, net_changes, scan
 from rtb.mirror import is_mirror, mirror
+from rtb.pull_request import PullFacts
 from rtb.python_source import Unreadable
 from rtb.repo_rules import RepoRules, load_rules
 from rtb.storage import write_atomic, write_model
 from rtb.task import Source, Suite, Task, TaskFolder
-
-
-@dataclass(frozen=True)
-class PullFacts:
-    """What only the hosting service knows of a pull request."""
-
-    title: str
-    body: str
-    labels: tuple[str, ...] = ()
-    author: str = ""
-    created_at: str | None = None
 
 
 @dataclass(frozen=True)
