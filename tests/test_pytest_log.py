@@ -39,7 +39,7 @@ def test_the_last_totals_line_counts() -> None:
     [
         ("ERROR: not found: /x/t.py::test_a", "not_found"),
         ("ERROR: file or directory not found: tests/none.py", "not_found"),
-        ("/opt/python: No module named pytest", "no_pytest"),
+        ("/env/bin/python: No module named pytest", "no_pytest"),
         ("Fatal Python error: Segmentation fault", "fatal"),
         ("_____ ERROR collecting tests/t.py _____", "file_errors"),
     ],
