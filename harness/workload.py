@@ -13,10 +13,11 @@ from rtb.task import LatencyStage
 # Short everyday words: about a token each for most models. How many of them make a length is measured, not assumed.
 WORDS: Final = re.findall(
     r"\w+",
-    """time year people way day man thing woman life child world school state family student group country problem
-    hand part place case week company system program question work night point home water room mother area money story
-    fact month lot right study book eye job word business issue side kind head house service friend father power hour game
-    line end member law car city name team minute idea body back parent face level office door health art war""",
+    """time year people way day man thing woman life child world school state family student group country
+    problem hand part place case week company system program question work night point home water room
+    mother area money story fact month lot right study book eye job word business issue side kind head
+    house service friend father power hour game line end member law car city name team minute idea body
+    back parent face level office door health art war""",
 )
 PROBE_WORDS: Final = (32, 64)
 

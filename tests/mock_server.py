@@ -116,7 +116,9 @@ class Connection(threading.Thread):
             self.send_event('{"choices": [{"delta": {"role": "assistant", "content": ""}}]}')
         size = {"bundle": 4, "one_chunk": asked}.get(fault, 1)
         for first in range(0, len(pieces), size):
-            sleep_until(arrived + (options.ttft_ms + first * options.gap_ms) * options.factor / 1000)
+            # A request may bring its own schedule: then one process stands for many launches.
+            ttft, gap = body.get("mock_ttft_ms", options.ttft_ms), body.get("mock_gap_ms", options.gap_ms)
+            sleep_until(arrived + (ttft + first * gap) * options.factor / 1000)
             count = min(first + size, len(pieces))
             last = count == len(pieces)
             text = "".join(pieces[first:count])
