@@ -200,7 +200,7 @@ def covering_tests(targets: Sequence[FunctionChange], alive: Collection[str]) ->
     found = []
     for path in alive:
         name = _core(path.rsplit("/", 1)[-1].removesuffix(".py"))
-        if name and any(stem in name or (len(name) > 6 and name in stem) for stem in stems):
+        if name and name not in _GENERIC and any(stem in name or (len(name) > 6 and name in stem) for stem in stems):
             found.append(path)
     return tuple(sorted(found))
 
