@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rtb import hydration, sabotage
-from rtb.checkout import BaseTree
+from rtb.base_tree import BaseTree
 from rtb.errors import ExpectedError
 from rtb.git_objects import GitObjects, TreeEntry, borrow_objects
 from rtb.prediction import Prediction

@@ -18,7 +18,7 @@ from harness.report import build_report, to_markdown
 from harness.single import Job, evaluate_one
 from harness.verdict import grade_run, grade_task
 from rtb import __version__, devices, environment, hydration, machine
-from rtb.checkout import BaseTree
+from rtb.base_tree import BaseTree
 from rtb.console import Progress, progress, say
 from rtb.errors import ExpectedError
 from rtb.prediction import CONTROLS, Prediction, PredictionFile, Problem, read_predictions

@@ -14,7 +14,7 @@ from harness.plan import PatchPlan, patch_plan
 from harness.stages.unit import run_unit
 from harness.verdict import grade_stages
 from rtb import __version__, environment, hydration
-from rtb.checkout import BaseTree, base_repository
+from rtb.base_tree import BaseTree, base_repository
 from rtb.console import Progress
 from rtb.devices import lease
 from rtb.errors import BuildFailed, ExpectedError, InvalidFile, MachineError, StoredRunBroken

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rtb.archive import pack_context
-from rtb.checkout import base_tree
+from rtb.base_tree import base_tree
 from rtb.container import Engine, NotThere
 from rtb.errors import BuildFailed, EngineUnreachable, LeakFound, MachineError, OutOfSpace, RtbError
 from rtb.host_pip import host_pip, wheelhouse

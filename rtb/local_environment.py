@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rtb import host_pip
-from rtb.checkout import base_tree
+from rtb.base_tree import base_tree
 from rtb.errors import BuildFailed, LeakFound, OutOfSpace
 from rtb.image import build_log, build_problem
 from rtb.leaks import find_leaks

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rtb import checkout, hydration
+from rtb.base_tree import base_tree
 from rtb.errors import ExpectedError, GitFailed
 from rtb.suite import DEFAULT_SPLIT, TaskEntry, load_suite
 from rtb.task import SplitRules
@@ -129,14 +130,14 @@ def test_a_blobless_fetch_gives_the_same_patches_as_a_clone(landed: tuple[Path, 
     cached = tmp_path / "cache" / "repositories" / "org__repo.git"
     assert cached.is_dir()
     hydration.hydrate(fetched, clone=repo)  # would raise if a byte differed
-    tree = checkout.base_tree(fetched, tmp_path / "tree")
+    tree = base_tree(fetched, tmp_path / "tree")
     assert tree.commit == base
 
 
 def test_the_base_tree_holds_the_base_commit_and_nothing_else(landed: tuple[Path, str, str], tmp_path: Path) -> None:
     repo, base, merge = landed
     entry = make_task(tmp_path, base, merge, {"url": str(repo)})
-    tree = checkout.base_tree(entry, tmp_path / "tree", clone=repo)
+    tree = base_tree(entry, tmp_path / "tree", clone=repo)
     git = tree.path
     assert (tree.commit, tree.tree) == (base, tree_id(repo, base))
 
@@ -160,7 +161,7 @@ def test_blobs_missing_from_an_incomplete_clone_are_left_out_and_named(tmp_path:
     blob = checkout.run_git(["rev-parse", f"{base}:big.bin"], repository=repo).stdout.decode().strip()
     (repo / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     entry = make_task(tmp_path, base, merge, {"url": str(repo)})
-    tree = checkout.base_tree(entry, tmp_path / "tree", clone=repo)
+    tree = base_tree(entry, tmp_path / "tree", clone=repo)
     assert tree.omitted == ("big.bin",)
     assert tree.commit != base
     assert (tree.path / "k.py").read_bytes() == b"a = 1\n"
