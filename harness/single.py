@@ -17,7 +17,7 @@ from rtb import __version__, environment, hydration
 from rtb.base_tree import BaseTree, base_repository
 from rtb.console import Progress
 from rtb.devices import lease
-from rtb.errors import BuildFailed, ExpectedError, InvalidFile, MachineError, StoredRunBroken
+from rtb.errors import BuildFailed, ExpectedError, InvalidFile, MachineError, StageBroken, StoredRunBroken
 from rtb.git_objects import borrow_objects
 from rtb.prediction import Prediction
 from rtb.result import Attempt, ResumeKey, StageResult
@@ -177,6 +177,8 @@ def _stages(
         begun = time.monotonic()
         result = STAGE_RUNNERS[stage](record, plan, sandbox, job.folder.stage(stage))
         seconds[stage] = time.monotonic() - begun
+        if result.status == "error" and not result.tampered:
+            raise StageBroken(f"{stage}: {result.reason}")
         if result.status != "passed" or result.tampered:
             return
 

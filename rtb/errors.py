@@ -35,6 +35,10 @@ class OutOfSpace(MachineError):
     """A disk or size limit of the host was reached."""
 
 
+class StageBroken(MachineError):
+    """A stage ended without a result that says anything about the patch. The message says what is missing."""
+
+
 class BuildFailed(MachineError):
     """An environment could not be built. The message quotes the failing step and the end of its log."""
 
