@@ -16,11 +16,18 @@ def control(name: str, entry: TaskEntry, base: BaseTree) -> Prediction:
     """The prediction of a control for one task. Raises ExpectedError when the task allows no sabotage."""
     if name == "base":
         return _prediction(name, entry, b"")
-    gold = hydration.patches_of(entry).gold
     if name == "gold":
-        return _prediction(name, entry, gold)
+        return _prediction(name, entry, hydration.patches_of(entry).gold)
+    return sabotaged(entry, base, "scale")
+
+
+def sabotaged(
+    entry: TaskEntry, base: BaseTree, kind: sabotage.Sabotage, effort: int = sabotage.DEFAULT_EFFORT
+) -> Prediction:
+    """The sabotage of one kind. Raises CannotSabotage when no target allows it."""
+    gold = hydration.patches_of(entry).gold
     with borrow_objects(base.path) as objects:
-        return _prediction(name, entry, _sabotage(objects, entry, base, gold))
+        return _prediction("sabotage", entry, _sabotage(objects, entry, base, gold, kind, effort))
 
 
 def _prediction(name: str, entry: TaskEntry, patch: bytes) -> Prediction:
@@ -28,7 +35,9 @@ def _prediction(name: str, entry: TaskEntry, patch: bytes) -> Prediction:
     return Prediction(instance_id=entry.instance_id, model_name_or_path=name, model_patch=text)
 
 
-def _sabotage(objects: GitObjects, entry: TaskEntry, base: BaseTree, gold: bytes) -> bytes:
+def _sabotage(
+    objects: GitObjects, entry: TaskEntry, base: BaseTree, gold: bytes, kind: sabotage.Sabotage, effort: int
+) -> bytes:
     """The gold patch with every target's results made wrong, as one patch against base."""
     index = objects.new_index(base.tree)
     objects.run(["apply", "--cached", "-"], stdin=gold, index=index)
@@ -39,7 +48,7 @@ def _sabotage(objects: GitObjects, entry: TaskEntry, base: BaseTree, gold: bytes
         raise ExpectedError(f"{entry.instance_id}: target file {missing[0]} is not in the gold tree; mend task.json")
     contents = objects.blobs(listing[path].id for path in paths)
     files = {path: contents[listing[path].id] for path in paths}
-    made = sabotage.sabotage_files(files, entry.task.targets, "scale")
+    made = sabotage.sabotage_files(files, entry.task.targets, kind, effort)
     ids = objects.store(list(made.files.values()))
     changed = {path: TreeEntry(listing[path].mode, name) for path, name in zip(made.files, ids, strict=True)}
     wrong = objects.with_entries(tree, changed)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from harness.stages.sides import Baseline, Sides
+from harness.stages.sides import Sides
+from rtb.baseline import Baseline
 from rtb.local_sandbox import open_local_sandbox
 from rtb.sandbox import Limits, Sandbox
 from rtb.task import Task

@@ -11,7 +11,8 @@ import pytest
 
 from harness.gsm8k import Problem, QuestionSet, read_answers
 from harness.stages.accuracy import RequestsFailed, execute_accuracy, grade_accuracy, run_accuracy
-from harness.stages.sides import Baseline, GoldCannotServe
+from harness.stages.sides import GoldCannotServe
+from rtb.baseline import Baseline
 from rtb.errors import StoredRunBroken
 from rtb.sandbox import Sandbox
 from rtb.task import Task

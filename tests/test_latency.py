@@ -14,7 +14,8 @@ from harness.decisions import Schedule
 from harness.request import read_records
 from harness.stages.latency import run_latency
 from harness.stages.latency_grade import grade_latency
-from harness.stages.sides import Baseline, GoldCannotServe
+from harness.stages.sides import GoldCannotServe
+from rtb.baseline import Baseline
 from rtb.errors import StoredRunBroken
 from rtb.sandbox import Sandbox
 from rtb.task import LatencyStage, Task

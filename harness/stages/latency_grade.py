@@ -14,17 +14,17 @@ from pydantic import ValidationError
 from harness.coverage import decide_coverage
 from harness.decisions import Decision, Ratio, Schedule, combine, decide_ratio, paper_latency
 from harness.request import read_records
-from harness.stages.sides import Baseline, ServerFacts, Side
+from harness.stages.sides import ServerFacts, Side
 from harness.statistics import median
 from harness.timing import LaunchTimes, summarise
 from harness.trace import REQUESTS, read_trace
+from rtb.baseline import Baseline, MetricName
 from rtb.errors import StoredRunBroken
 from rtb.result import LatencyFacts, RatioFacts, StageResult
 from rtb.storage import write_atomic
 from rtb.task import Frozen, LatencyStage, Task
 
 BATCH, SINGLE = "batch", "single"
-MetricName = Literal["s_ttft", "s_tpot"]
 METRICS: tuple[MetricName, ...] = ("s_ttft", "s_tpot")
 
 

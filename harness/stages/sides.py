@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.server import NotReady
+from rtb.baseline import Baseline
 from rtb.errors import MachineError
 from rtb.sandbox import Sandbox
 from rtb.task import Frozen
@@ -21,20 +22,6 @@ Open = Callable[[], AbstractContextManager[Sandbox]]
 
 class GoldCannotServe(MachineError):
     """Gold's own server does not work here: the environment's fault, never the patch's."""
-
-
-class Baseline(Frozen):
-    """What validate measured for a task on a class of device. Null where it was not."""
-
-    flip_rate: float | None = None
-    gold_over_gold: dict[Literal["s_ttft", "s_tpot"], float] = Field(
-        default={}, description="estimate of gold / gold; 1 is perfect"
-    )
-    deviation: dict[Literal["s_ttft", "s_tpot"], float] = {}
-    gold_over_base: dict[Literal["s_ttft", "s_tpot"], float] = Field(
-        default={}, description="base's median / gold's: gold's own gain"
-    )
-    unmeasurable: str | None = None
 
 
 @dataclass(frozen=True)

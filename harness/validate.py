@@ -1,0 +1,256 @@
+"""`rtb validate`: gold, base and sabotage through every stage of a task, so that it is known to judge fairly."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness import controls
+from harness.coverage import decide_coverage
+from harness.decisions import STANDARD, Schedule, unmeasurable
+from harness.gsm8k import read_answers
+from harness.ids import test_ids
+from harness.opened_sides import Place, control_opener, opener, sides
+from harness.question_set import load_questions
+from harness.stages.accuracy import AccuracyFolder, run_accuracy
+from harness.stages.latency import run_latency
+from harness.stages.latency_grade import METRICS, LatencyFolder, logs_of, pair_values, read_launches, read_times
+from harness.stages.sides import Open, Sides
+from harness.stages.unit import execute_unit, grade_unit, observed_run
+from harness.statistics import pair_up
+from harness.trace import lay_tracer, read_trace
+from harness.validation import Control, ControlRun, Validation, notes, refusals
+from rtb.base_tree import base_repository
+from rtb.baseline import Baseline, MetricName, write_baseline
+from rtb.result import CoverageFacts, StageResult, Status
+from rtb.sabotage import CannotSabotage, Sabotage
+from rtb.storage import write_model
+from rtb.task import StageName, TestIds
+
+# Turns of the added loop: in the interpreter a turn takes some 30 microseconds, compiled some nanoseconds.
+BUSY_TURNS = {"cpu": 64, "gpu": 20_000}
+BLIND = Baseline()  # validate must not lean on what an earlier validate found
+
+
+@dataclass
+class _Found:
+    """What has been measured so far."""
+
+    controls: list[ControlRun] = field(default_factory=list)
+    impossible: dict[Control, str] = field(default_factory=dict)
+    coverage: dict[StageName, CoverageFacts] = field(default_factory=dict)
+    tests: TestIds | None = None
+    flip_rate: float | None = None
+    gold_over_gold: dict[MetricName, float] = field(default_factory=dict)
+    deviation: dict[MetricName, float] = field(default_factory=dict)
+    gold_over_base: dict[MetricName, float] = field(default_factory=dict)
+    unmeasurable: str | None = None
+
+    def add(self, control: Control, result: StageResult) -> None:
+        number = 1 + sum(run.control == control and run.stage == result.stage for run in self.controls)
+        status: Status = "failed" if result.tampered else result.status
+        reason = result.tampered or result.reason
+        self.controls.append(
+            ControlRun(control=control, stage=result.stage, number=number, status=status, reason=reason)
+        )
+
+    def failed(self, control: Control, stage: StageName) -> bool:
+        return any(run.control == control and run.stage == stage and run.status == "failed" for run in self.controls)
+
+
+@dataclass(frozen=True)
+class Validator:
+    """One task being validated. `raw` keeps the files of every control run; `say` is told what goes on."""
+
+    place: Place
+    raw: Path
+    runs: int
+    schedule: Schedule
+    say: Callable[[str], None]
+    concurrency: int = 32
+
+    def validate(self, stages: tuple[StageName, ...]) -> Validation:
+        """Every control of every stage, then the verdict on the task.
+
+        Writes tests.json, baselines.json and validation.json into the task's folder. Raises ExpectedError when no
+        test tells gold from base, and what sandboxes and servers raise.
+        """
+        entry = self.place.entry
+        shutil.rmtree(self.raw, ignore_errors=True)
+        found = _Found(tests=entry.tests)
+        wanted = tuple(stage for stage in entry.task.stages if stage in stages)
+        if "unit" in wanted:
+            self._unit(found)
+        if "accuracy" in wanted:
+            self._accuracy(found)
+        if "latency" in wanted:
+            self._latency(found)
+        baseline = Baseline(
+            environment=self.place.prepared.digest,
+            flip_rate=found.flip_rate,
+            gold_over_gold=found.gold_over_gold,
+            deviation=found.deviation,
+            gold_over_base=found.gold_over_base,
+            unmeasurable=found.unmeasurable,
+            coverage=found.coverage,
+        )
+        verdict = Validation(
+            instance_id=entry.instance_id,
+            sandbox=self.place.prepared.kind,
+            device_class=self.place.device_class,
+            stages=wanted,
+            controls=tuple(found.controls),
+            impossible=found.impossible,
+            coverage=found.coverage,
+            baseline=baseline,
+            quarantined=found.tests.quarantined if found.tests else {},
+            refused=refusals(wanted, found.controls, found.impossible, found.coverage),
+            notes=notes(found.controls, found.impossible, baseline),
+        )
+        write_baseline(entry, self.place.device_class, baseline)
+        write_model(self.raw / "validation.json", verdict)
+        return verdict
+
+    # Openers
+
+    def _sabotaged(self, control: Sabotage, found: _Found) -> Open | None:
+        """Opens a sabotaged tree; None when the targets do not allow this kind."""
+        effort = BUSY_TURNS["gpu" if self.place.devices else "cpu"]
+        try:
+            prediction = controls.sabotaged(self.place.entry, base_repository(self.place.entry), control, effort)
+        except CannotSabotage as error:
+            found.impossible[control] = str(error)
+            return None
+        return opener(self.place, prediction.patch_bytes, "sabotage")
+
+    def _open(self, control: Control, found: _Found) -> Open | None:
+        if control == "gold" or control == "base":
+            return control_opener(self.place, control)
+        return self._sabotaged(control, found)
+
+    @contextmanager
+    def _sides(self, model: Open) -> Iterator[Sides]:
+        with model() as sandbox:
+            made = sides(self.place, sandbox, self.concurrency)
+            yield Sides(sandbox, made.gold, made.gold_cache, made.concurrency, BLIND)
+
+    # Stages
+
+    def _unit(self, found: _Found) -> None:
+        """Ids from gold and base runs, then each sabotage against them, and one traced run of gold."""
+        task = self.place.entry.task
+        observed = {}
+        for control in ("gold", "base"):
+            folders = [self._unit_run(control, number, found) for number in range(1, self.runs + 1)]
+            observed[control] = [observed_run(folder).statuses for folder in folders if folder is not None]
+        where = f"rtb validate, {self.place.prepared.kind}, {self.place.device_class}"
+        found.tests = test_ids(task.instance_id, observed["gold"], observed["base"], provenance=where)
+        write_model(self.place.entry.folder.tests_json, found.tests)
+        planned: tuple[tuple[Control, int], ...] = (
+            ("gold", self.runs), ("base", self.runs), ("scale", self.runs), ("drop_rows", self.runs),
+            ("low_precision", 1),
+        )  # fmt: skip
+        for control, count in planned:
+            for number in range(1, count + 1):
+                known = control in ("gold", "base")
+                folder = self._folder("unit", control, number) if known else self._unit_run(control, number, found)
+                if folder is not None:
+                    found.add(control, grade_unit(task, found.tests, folder))
+        self._trace_unit(found)
+
+    def _folder(self, stage: StageName, control: str, number: int) -> Path:
+        return self.raw / stage / f"{control}-{number}"
+
+    def _unit_run(self, control: Control, number: int, found: _Found) -> Path | None:
+        opened = self._open(control, found)
+        if opened is None:
+            return None
+        self.say(f"unit: {control}, run {number}")
+        folder = self._folder("unit", control, number)
+        with opened() as sandbox:
+            execute_unit(self.place.entry.task, sandbox, folder)
+        return folder
+
+    def _trace_unit(self, found: _Found) -> None:
+        self.say("unit: tracing launches")
+        folder = self._folder("unit", "traced-gold", 1)
+        with control_opener(self.place, "gold")() as sandbox:
+            trace = lay_tracer(sandbox)
+            execute_unit(trace.task(self.place.entry.task), sandbox, folder)
+            trace.collect(folder / "launches.jsonl")
+        found.coverage["unit"] = decide_coverage(self.place.entry.task.targets, read_trace(folder / "launches.jsonl"))
+
+    def _accuracy(self, found: _Found) -> None:
+        """Gold against gold (the flip rate), then sabotages until one is noticed."""
+        task = self.place.entry.task
+        assert task.accuracy is not None
+        questions = load_questions(task.accuracy.dataset, self.place.entry.suite_path)
+        for control in ("gold", "scale", "drop_rows"):
+            opened = self._open(control, found)
+            if opened is None or (control == "drop_rows" and found.failed("scale", "accuracy")):
+                continue
+            self.say(f"accuracy: {control} against gold")
+            folder = self._folder("accuracy", control, 1)
+            with self._sides(opened) as both:
+                result = run_accuracy(task, questions, both, folder)
+            found.add(control, result)
+            if control == "gold":
+                if result.coverage is not None:
+                    found.coverage["accuracy"] = result.coverage
+                found.flip_rate = _flip_rate(folder)
+
+    def _latency(self, found: _Found) -> None:
+        """Gold against gold (noise), base against gold (its gain), and a busy loop that must be noticed."""
+        task = self.place.entry.task
+        for control in ("gold", "base", "busy_loop"):
+            opened = self._open(control, found)
+            if opened is None:
+                continue
+            self.say(f"latency: {control} against gold")
+            folder = self._folder("latency", control, 1)
+            with self._sides(opened) as both:
+                result = run_latency(task, both, folder, schedule=self.schedule)
+            found.add(control, result)
+            logs = _logs(folder)
+            if control == "gold":
+                if result.coverage is not None:
+                    found.coverage["latency"] = result.coverage
+                reasons = {name: unmeasurable(values) for name, values in logs.items()}
+                found.unmeasurable = next((f"{name}: {why}" for name, why in reasons.items() if why), None)
+            if result.latency is not None:
+                estimates = {name: item.estimate for name, item in result.latency.ratios.items()}
+                if control == "gold":
+                    found.gold_over_gold = estimates
+                    found.deviation = {name: item.deviation for name, item in result.latency.ratios.items()}
+                elif control == "base":
+                    found.gold_over_base = {name: 1 / value for name, value in estimates.items()}
+
+
+def _flip_rate(folder: Path) -> float | None:
+    """Share of answers that differ between the two runs of gold, on the filter where more do."""
+    files = AccuracyFolder(folder)
+    first = {answer.index: answer for answer in read_answers(files.answers("gold"))}
+    second = [answer for answer in read_answers(files.answers("model")) if answer.index in first]
+    if not second:
+        return None
+    strict = pair_up([first[item.index].strict_right for item in second], [item.strict_right for item in second])
+    loose = pair_up([first[item.index].flexible_right for item in second], [item.flexible_right for item in second])
+    return max(strict.discordant, loose.discordant)
+
+
+def _logs(folder: Path) -> dict[MetricName, list[float]]:
+    files = LatencyFolder(folder)
+    if not files.launches.is_file():
+        return {}
+    times = read_times(files, read_launches(files.launches), batch_only=True)
+    return {metric: logs_of(pair_values(times, "batch", metric)) for metric in METRICS}
+
+
+def validator(
+    place: Place, raw: Path, say: Callable[[str], None], *, runs: int = 3, schedule: Schedule = STANDARD
+) -> Validator:
+    """A validator with the usual settings."""
+    return Validator(place, raw, runs, schedule, say)
