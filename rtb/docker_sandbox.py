@@ -266,6 +266,10 @@ class DockerSandbox:
                 if data is None:
                     # Something that holds the output open must not hold us: ask for the command itself.
                     finished = not self._engine.exit_code(running)[0]
+                    # It may have written and ended between the wait and the question: read what is there.
+                    while finished and (data := connection.receive(IDLE_SECONDS)):
+                        for part in frames.feed(data):
+                            take(part)
                 elif data:
                     for part in frames.feed(data):
                         take(part)
