@@ -29,7 +29,7 @@ class ServeBlock(Frozen):
 def blocks() -> tuple[ServeBlock, ...]:
     """Every block of the file."""
     rows = json.loads(_DATA.read_text(encoding="utf-8"))
-    return tuple(ServeBlock.model_validate({**row, "from_version": row.pop("from")}) for row in rows)
+    return tuple(ServeBlock.model_validate(row) for row in rows)
 
 
 def serve_block(framework: str, version: str, model: str, port: int = 8000) -> Serve:
