@@ -30,6 +30,7 @@ from rtb.git_objects import GITLINK, GitObjects, GitTooSlow, TreeEntry
 
 MAX_PATCH_BYTES = 20 * 1024**2
 MAX_PATCH_LINES = 600_000
+MAX_PATCH_PARTS = 50_000  # files and hunks
 MAX_REPAIRED_HUNKS = 20_000
 
 
@@ -43,6 +44,9 @@ def apply_patch(
         return failed(f"the patch has {len(patch)} bytes, more than the limit of {limit_bytes}")
     if (lines := patch.count(b"\n")) > MAX_PATCH_LINES:
         return failed(f"the patch has {lines} lines, more than the limit of {MAX_PATCH_LINES}")
+    parts = patch.count(b"\ndiff --git ") + patch.count(b"\n@@ -")
+    if parts > MAX_PATCH_PARTS:
+        return failed(f"the patch has {parts} files and hunks, more than the limit of {MAX_PATCH_PARTS}")
     try:
         return _applied(objects, base_tree, patch)
     except GitTooSlow as error:

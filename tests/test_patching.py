@@ -151,6 +151,8 @@ def test_over_the_size_limit_is_refused(objects: GitObjects) -> None:
     assert result.status == "apply_failed"
     assert "limit of 100" in result.reason
     assert "lines" in apply_patch(objects, tree_of(objects, {"calc.py": BASE}), b"+\n" * 700_000).reason
+    many = EDIT + b"@@ -1 +1 @@\n" * 60_000
+    assert "hunks" in apply_patch(objects, tree_of(objects, {"calc.py": BASE}), many).reason
 
 
 # ---- transport damage
