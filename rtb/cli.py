@@ -30,6 +30,16 @@ from rtb.options import (
     choose,
     emit,
 )
+from rtb.solve_command import (
+    AUDIT_HELP,
+    EXPORT_HELP,
+    REPLAY_HELP,
+    SOLVE_HELP,
+    audit_command,
+    export_command,
+    replay_command,
+    solve_command,
+)
 from rtb.tasks_command import predictions_app, tasks_app
 
 # Some versions of typer bring their own copy of click: its ClickException is found through BadParameter's ancestors.
@@ -42,6 +52,10 @@ app = typer.Typer(
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(predictions_app, name="predictions")
 app.command("mine", help=HELP)(mine_command)
+app.command("solve", help=SOLVE_HELP)(solve_command)
+app.command("replay", help=REPLAY_HELP)(replay_command)
+app.command("audit", help=AUDIT_HELP)(audit_command)
+app.command("export", help=EXPORT_HELP)(export_command)
 
 
 @app.callback(invoke_without_command=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from scaffold.solve_folder import SolveFolder
 from scaffold.trajectory import read_trajectory, step_predictions
 from tests.cases import case_folder
 from tests.scripted_model import ScriptedModel
-from tests.toysuite import make_suite, solutions
+from tests.toysuite import solutions, toy_home
 
 KINDS = [pytest.param("local"), pytest.param("docker", marks=pytest.mark.docker)]
 KEY = "sk-scripted-secret-key"
@@ -35,17 +34,8 @@ KEY = "sk-scripted-secret-key"
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedSuite]:
-    root = tmp_path_factory.mktemp("toy")
-    before = {name: os.environ.get(name) for name in ("RTB_TASKS", "RTB_CACHE", "SCRIPTED_API_KEY")}
-    os.environ["RTB_TASKS"] = str(root / "tasks")
-    os.environ["RTB_CACHE"] = str(root / "cache")
-    os.environ["SCRIPTED_API_KEY"] = KEY
-    yield make_suite(root)
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
+    with toy_home(tmp_path_factory.mktemp("toy"), SCRIPTED_API_KEY=KEY) as loaded:
+        yield loaded
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,19 +24,13 @@ from scaffold.solve import solve
 from scaffold.solve_folder import SolveFolder
 from scaffold.trajectory import read_trajectory
 from tests.scripted_model import ScriptedModel
-from tests.toysuite import make_suite, solutions
+from tests.toysuite import solutions, toy_home
 
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedSuite]:
-    root = tmp_path_factory.mktemp("toy")
-    before = {name: os.environ.get(name) for name in ("RTB_TASKS", "RTB_CACHE")}
-    os.environ |= {"RTB_TASKS": str(root / "tasks"), "RTB_CACHE": str(root / "cache")}
-    yield make_suite(root)
-    for name, value in before.items():
-        os.environ.pop(name)
-        if value is not None:
-            os.environ[name] = value
+    with toy_home(tmp_path_factory.mktemp("toy")) as loaded:
+        yield loaded
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rtb import checkout
@@ -21,6 +26,22 @@ TASKS = {
     ),
     2: ("Half of it", "pkg/half.py", "half", None, b"def half(x):\n    return x // 2\n"),
 }
+
+
+@contextmanager
+def toy_home(root: Path, **more: str) -> Iterator[LoadedSuite]:
+    """The suite under `root`, found by its name too. Environments are named by content, so all tests share them."""
+    cache = Path(tempfile.gettempdir()) / f"rtb-tests-{os.getuid()}"
+    wanted = {"RTB_TASKS": str(root / "tasks"), "RTB_CACHE": str(cache), **more}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield make_suite(root)
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
 
 
 def make_suite(root: Path, name: str = "toy") -> LoadedSuite:
@@ -85,8 +106,6 @@ def _write_task(suite: Path, repository: Path, number: int, base: str, landed: s
 
 
 def _facts(patch: bytes, path: str) -> dict[str, object]:
-    import hashlib
-
     return {"sha256": hashlib.sha256(patch).hexdigest(), "paths": [path]}
 
 
