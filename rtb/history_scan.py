@@ -36,7 +36,7 @@ from rtb.repo_rules import RepoRules, is_runnable, is_source, is_test
 from rtb.storage import cache_folder, write_atomic
 from rtb.triton_source import TritonSource, may_matter, read_source
 
-INDEX_VERSION = 2
+INDEX_VERSION = 3
 _CHUNK = 1000  # commits a process gets at a time: enough for versions of one file to meet, few enough for memory
 _SCANNED = tuple[tuple[tuple[FunctionChange, ...], tuple[str, ...], tuple[tuple[str, str], ...]] | None, ...]
 

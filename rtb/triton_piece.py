@@ -181,7 +181,7 @@ class _Reader:
             if references:
                 self._aliases.append((name, references))
             if not scope:
-                self._values[name] = of_node(node.value)
+                self._values[name] = self._values.get(name, "") + of_node(node.value)  # under if and else
                 self._value_names |= {item.id for item in ast.walk(node.value) if isinstance(item, ast.Name)}
 
     def _expressions(self, node: ast.stmt, scope: tuple[str, ...]) -> None:

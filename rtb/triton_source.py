@@ -27,6 +27,8 @@ _IMPORT = re.compile(
     r"^[ \t]*(from[ \t]+[\w.]+[ \t]+import[ \t]+(?:\([^)]*\)|[^\n(]*(?:\\\n[^\n]*)*)|import[ \t]+[^\n]+)",
     re.MULTILINE,
 )
+_INNER_HEAD = re.compile(r"^[ \t]+(?:async[ \t]+)?(?:def[ \t]+)?([A-Za-z_]\w*)[ \t]*(?=[:=(])", re.MULTILINE)
+_BLOCKS = ("if ", "try:", "with ", "else:", "for ")
 _NOT_VALUES = ("class ", "import ", "from ", "if ", "@")
 _HEAD = re.compile(r"(?:async\s+)?(?:def\s+)?([A-Za-z_]\w*)\s*(?=[:=(])")
 
@@ -168,14 +170,17 @@ class _Definitions:
     def __init__(self, whole: Iterable[str]) -> None:
         self._heads: dict[str, list[str]] = {}
         for part in whole:
-            if (head := _HEAD.match(part)) and not part.startswith(_NOT_VALUES):
+            if part.startswith(_BLOCKS):
+                for inner in _INNER_HEAD.finditer(part):
+                    self._heads.setdefault(inner[1], []).append(part)
+            elif (head := _HEAD.match(part)) and not part.startswith(_NOT_VALUES):
                 self._heads.setdefault(head[1], []).append(part)
 
     def constants(self, names: Iterable[str]) -> str:
         """One digest over the top-level values (not functions) among `names`; empty when there are none."""
         found = []
         for name in sorted(set(names)):
-            for part in self._heads.get(name, ()):
+            for part in dict.fromkeys(self._heads.get(name, ())):
                 piece = _piece(part)
                 if isinstance(piece, Piece) and name in piece.values:
                     found.append(f"{name}={piece.values[name]}")
@@ -185,7 +190,7 @@ class _Definitions:
         """One digest over values and functions among `names`, and what those refer to."""
         found = []
         for name in sorted(set(names)):
-            for part in self._heads.get(name, ()):
+            for part in dict.fromkeys(self._heads.get(name, ())):
                 piece = _piece(part)
                 if isinstance(piece, Unreadable):
                     continue

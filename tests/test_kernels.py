@@ -209,6 +209,16 @@ def test_configuration_only_is_told_apart() -> None:
     assert changes(function, function.replace("num_warps=4", "num_warps=8")).configurations
 
 
+def test_a_configuration_list_inside_a_condition_is_seen() -> None:
+    source = HEAD + (
+        "if HAS_TRITON:\n    if HIP:\n        CONFIGS = [triton.Config({}, num_warps=4)]\n"
+        "    else:\n        CONFIGS = [triton.Config({}, num_warps=8)]\n\n"
+        "    @triton.autotune(configs=CONFIGS, key=['n'])\n    @triton.jit\n    def k(x, n):\n        return n\n"
+    )
+    for old in ("num_warps=4", "num_warps=8"):
+        assert [item.name for item in changes(source, source.replace(old, "num_warps=2")).configurations] == ["k"]
+
+
 def test_a_constant_a_kernel_reads_is_part_of_it() -> None:
     source = HEAD + "LOG2E: tl.constexpr = 1.44\n\n" + KERNEL.replace("a + n", "a * LOG2E")
     assert told(changes(source, source.replace("1.44", "1.4427"))) == [("k", "kernel", "constants")]
