@@ -133,7 +133,8 @@ def open_sandbox(
 
     assert prepared.tree is not None
     env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(devices))
-    with open_local_sandbox(prepared.tree, env=env, path=prepared.path, limits=limits) as processes:
+    shared = [folder for folder in (prepared.venv, prepared.tree) if folder]
+    with open_local_sandbox(prepared.tree, env=env, path=prepared.path, limits=limits, shared=shared) as processes:
         yield processes
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from rtb import host_pip
 from rtb.base_tree import base_tree
 from rtb.errors import BuildFailed, LeakFound, OutOfSpace
+from rtb.guarded_folder import remove_folder
 from rtb.image import build_log, build_problem
 from rtb.leaks import find_leaks
-from rtb.local_sandbox import remove_folder
 from rtb.recipe import Recipe, steps_script
 from rtb.storage import cache_folder, locked
 from rtb.suite import TaskEntry

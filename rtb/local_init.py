@@ -6,7 +6,7 @@ Standard library only. Run by path with `python -I -S`, often as process 1 of it
 
 It writes the command's exit code (−N for death by signal N) to the file descriptor STATUS_FD, which the command does
 not inherit. When nobody reads there any more, rtb is gone and everything is killed. SIGTERM kills everything too.
-OPTIONS_JSON: {"cwd": PATH, "loopback": bool, "rlimits": {NAME: int}}.
+OPTIONS_JSON: {"cwd": PATH, "loopback": bool, "read_only": [PATH], "rlimits": {NAME: int}}.
 """
 
 import contextlib
@@ -27,6 +27,10 @@ PR_SET_CHILD_SUBREAPER = 36
 SIOCGIFFLAGS = 0x8913
 SIOCSIFFLAGS = 0x8914
 IFF_UP = 1
+MS_RDONLY = 1
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
 WATCHED = {signal.SIGCHLD, signal.SIGTERM}
 
 
@@ -42,6 +46,14 @@ def raise_loopback() -> None:
         request = struct.pack("16sh", b"lo", 0)
         (flags,) = struct.unpack("16xh", fcntl.ioctl(control, SIOCGIFFLAGS, request)[:18])
         fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sh", b"lo", flags | IFF_UP))
+
+
+def make_read_only(path: str) -> None:
+    """For this mount name space only: what later runs share must not be changed by this one. Best effort."""
+    mount = ctypes.CDLL(None).mount
+    place = os.fsencode(path)
+    if mount(place, place, None, MS_BIND | MS_REC, None) == 0:
+        mount(None, place, None, MS_REMOUNT | MS_BIND | MS_RDONLY, None)
 
 
 def descendants(root: int) -> list[int]:
@@ -123,6 +135,8 @@ def main() -> int:
     be_subreaper()
     if options["loopback"]:
         raise_loopback()
+    for path in options["read_only"]:
+        make_read_only(path)
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     child = os.fork()
     if child == 0:

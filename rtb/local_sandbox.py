@@ -8,14 +8,10 @@ attacker: `isolation` says what holds.
 from __future__ import annotations
 
 import contextlib
-import errno
-import functools
 import json
 import os
 import selectors
-import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -23,13 +19,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from rtb.errors import MachineError, OutOfSpace, SandboxGone
+from rtb.errors import MachineError, SandboxGone
+from rtb.guarded_folder import copy_tree, lay_entry, parent_folder, read_regular, remove_entry, remove_folder
+from rtb.name_spaces import name_spaces
 from rtb.output import OutputFile
 from rtb.owner import is_alive, owner_id, process_id
-from rtb.sandbox import FIXED_ENV, SYMBOLIC_LINK, Change, Entry, ExecResult, Isolation, Limits, SharedFolder
+from rtb.sandbox import FIXED_ENV, Change, ExecResult, Isolation, Limits, SharedFolder
 
 READ_BYTES = 1 << 20
 MARKER = "RTB_SANDBOX"
@@ -37,10 +34,17 @@ MARKER = "RTB_SANDBOX"
 
 @contextmanager
 def open_local_sandbox(
-    base: Path, *, env: Mapping[str, str], path: str, limits: Limits, parent: Path | None = None
+    base: Path,
+    *,
+    env: Mapping[str, str],
+    path: str,
+    limits: Limits,
+    parent: Path | None = None,
+    shared: Sequence[Path] = (),
 ) -> Iterator[LocalSandbox]:
     """A sandbox with a copy of the folder `base` as its tree; all of it is deleted at the end.
 
+    `shared` folders, such as a virtual environment, are read-only for commands where the kernel lets us.
     `env` is added to a clean environment; `path` is its PATH; `$RTB_TREE` in a value of `env` stands for the tree.
     Raises OutOfSpace.
     """
@@ -53,27 +57,28 @@ def open_local_sandbox(
         copy_tree(base, home / "tree")
         clean = {"PATH": path, "HOME": f"{home}/home", "TMPDIR": f"{home}/tmp", MARKER: home.name, **FIXED_ENV}
         clean |= {name: value.replace("$RTB_TREE", f"{home}/tree") for name, value in env.items()}
-        yield LocalSandbox(home, clean, limits)
+        yield LocalSandbox(home, clean, limits, shared)
     finally:
-        if not _name_spaces(limits.network).processes:
+        if not name_spaces(limits.network).processes:
             _kill_marked(home.name)
         remove_folder(home)
 
 
 def local_isolation(limits: Limits) -> Isolation:
     """What processes of this machine can be kept from here."""
-    spaces = _name_spaces(limits.network)
+    spaces = name_spaces(limits.network)
     return Isolation("local", spaces.network, spaces.processes, files=False, memory=False, user=False)
 
 
 class LocalSandbox:
     """See rtb.sandbox.Sandbox."""
 
-    def __init__(self, home: Path, env: Mapping[str, str], limits: Limits) -> None:
+    def __init__(self, home: Path, env: Mapping[str, str], limits: Limits, shared: Sequence[Path]) -> None:
         self._home = home
+        self._shared = [str(folder) for folder in shared]
         self._env = dict(env)
         self._limits = limits
-        self._spaces = _name_spaces(limits.network)
+        self._spaces = name_spaces(limits.network)
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
         self._killed = False
@@ -105,7 +110,12 @@ class LocalSandbox:
         rlimits = {"RLIMIT_CORE": 0}
         if self._limits.address_space_bytes is not None:
             rlimits["RLIMIT_AS"] = self._limits.address_space_bytes
-        options = {"cwd": cwd or self.tree, "loopback": self.isolation.network, "rlimits": rlimits}
+        options = {
+            "cwd": cwd or self.tree,
+            "loopback": self.isolation.network,
+            "read_only": self._shared if self._spaces.mounts else [],
+            "rlimits": rlimits,
+        }
         started = time.monotonic()
         status_read, status_write = os.pipe()
         with OutputFile(output, self._limits.output_bytes) as kept:
@@ -155,13 +165,13 @@ class LocalSandbox:
         """See rtb.sandbox.Sandbox.write."""
         with self._folder(root) as top:
             for path in change.delete:
-                with _parent(top, path, create=False) as found:
+                with parent_folder(top, path, create=False) as found:
                     if found is not None:
-                        _remove(found, path.rpartition("/")[2])
+                        remove_entry(found, path.rpartition("/")[2])
             for path, entry in change.write.items():
-                with _parent(top, path, create=True) as found:
+                with parent_folder(top, path, create=True) as found:
                     assert found is not None
-                    _lay(found, path.rpartition("/")[2], entry)
+                    lay_entry(found, path.rpartition("/")[2], entry)
 
     def read(self, path: str, *, limit_bytes: int) -> bytes | None:
         """See rtb.sandbox.Sandbox.read. Paths outside the sandbox's own folder are not there."""
@@ -170,28 +180,11 @@ class LocalSandbox:
             return None
         with (
             self._folder(str(self._home)) as top,
-            _parent(top, str(relative.relative_to(self._home)), create=False) as found,
+            parent_folder(top, str(relative.relative_to(self._home)), create=False) as found,
         ):
             if found is None:
                 return None
-            try:
-                # Non-blocking, so that a named pipe of the command's cannot hold us up.
-                fd = os.open(relative.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=found)
-            except OSError as error:
-                if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR):
-                    return None
-                raise
-            facts = os.fstat(fd)
-            if not stat.S_ISREG(facts.st_mode):
-                os.close(fd)
-                return None
-            with os.fdopen(fd, "rb") as file:
-                data = file.read(limit_bytes + 1)
-                if len(data) > limit_bytes:
-                    raise OutOfSpace(
-                        f"{path} in {self.name} holds {facts.st_size} bytes, over the limit of {limit_bytes}"
-                    )
-                return data
+            return read_regular(found, relative.name, path, limit_bytes)
 
     def kill(self) -> None:
         """See rtb.sandbox.Sandbox.kill."""
@@ -218,7 +211,7 @@ class LocalSandbox:
             if path == self._home:
                 yield top
                 return
-            with _parent(top, f"{path.relative_to(self._home)}/x", create=True) as found:
+            with parent_folder(top, f"{path.relative_to(self._home)}/x", create=True) as found:
                 assert found is not None
                 yield found
         finally:
@@ -243,32 +236,6 @@ class LocalSandbox:
                     os.killpg(process.pid, signal.SIGKILL)
                 else:
                     process.terminate()
-
-
-@dataclass(frozen=True)
-class _NameSpaces:
-    command: tuple[str, ...]
-    network: bool
-    processes: bool
-
-
-@functools.cache
-def _name_spaces(network: bool) -> _NameSpaces:
-    """The strongest `unshare` that this kernel lets us use, found by trying. `network`: the host's is kept."""
-    unshare = shutil.which("unshare")
-    if unshare is None:
-        return _NameSpaces((), network=False, processes=False)
-    net = () if network else ("--net",)
-    pid = ("--pid", "--fork", "--kill-child")
-    user = () if os.getuid() == 0 else ("--user", "--map-root-user")
-    for spaces in ((*user, *net, *pid, "--mount-proc"), (*user, *net, *pid), (*user, *net)):
-        try:
-            tried = subprocess.run([unshare, *spaces, "true"], capture_output=True, timeout=10, check=False)
-        except subprocess.TimeoutExpired:
-            continue
-        if tried.returncode == 0 and spaces:
-            return _NameSpaces((unshare, *spaces), network=bool(net), processes="--pid" in spaces)
-    return _NameSpaces((), network=False, processes=False)
 
 
 def _init(status_fd: int, options: Mapping[str, object]) -> list[str]:
@@ -321,101 +288,6 @@ def _feed(pipe: object, left: memoryview) -> memoryview:
         return left
     except BrokenPipeError:  # the command reads no further
         return left[len(left) :]
-
-
-@contextmanager
-def _parent(top: int, path: str, *, create: bool) -> Iterator[int | None]:
-    """The folder that holds `path` under the open folder `top`, link-free. None when it is not there."""
-    current = os.dup(top)
-    try:
-        for part in path.split("/")[:-1]:
-            following = _step(current, part, create=create)
-            if following is None:
-                yield None
-                return
-            os.close(current)
-            current = following
-        yield current
-    finally:
-        os.close(current)
-
-
-def _step(folder: int, name: str, *, create: bool) -> int | None:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        return os.open(name, flags, dir_fd=folder)
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            raise
-    if not create:
-        return None
-    _remove(folder, name)
-    os.mkdir(name, 0o755, dir_fd=folder)
-    return os.open(name, flags, dir_fd=folder)
-
-
-def _remove(folder: int, name: str) -> None:
-    """Whatever is there, but never what a link points to."""
-    try:
-        facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return
-    if stat.S_ISDIR(facts.st_mode):
-        shutil.rmtree(name, dir_fd=folder)
-    else:
-        os.unlink(name, dir_fd=folder)
-
-
-def _lay(folder: int, name: str, entry: Entry) -> None:
-    _remove(folder, name)
-    try:
-        if entry.mode == SYMBOLIC_LINK:
-            os.symlink(os.fsdecode(entry.data), name, dir_fd=folder)
-            return
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(name, flags, entry.mode, dir_fd=folder), "wb") as file:
-            os.fchmod(file.fileno(), entry.mode)
-            file.write(entry.data)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutOfSpace(f"the disk is full: {name} cannot be written into the local sandbox") from error
-        raise
-
-
-def copy_tree(source: Path, destination: Path) -> None:
-    """A real copy with modes, times and links, on a file system that can, by sharing unwritten blocks.
-
-    Never by hard links: a write into the copy must not reach the source. Raises OutOfSpace.
-    """
-    copied = subprocess.run(
-        ["cp", "-a", "--reflink=auto", "--", str(source), str(destination)], capture_output=True, check=False
-    )
-    if copied.returncode == 0:
-        return
-    if b"No space left" in copied.stderr:
-        raise OutOfSpace(f"the disk is full: {source} cannot be copied to {destination}")
-    remove_folder(destination)  # a cp without --reflink (not GNU's)
-    shutil.copytree(source, destination, symlinks=True)
-
-
-def remove_folder(folder: Path) -> None:
-    """Delete a folder whatever modes its parts have. Raises MachineError when something stays."""
-
-    def mend(_function: object, path: str, _error: object) -> None:
-        for place in (Path(path).parent, Path(path)):
-            if place.is_relative_to(folder) and not place.is_symlink():
-                with contextlib.suppress(OSError):
-                    place.chmod(0o700)
-        with contextlib.suppress(FileNotFoundError):
-            if Path(path).is_dir() and not Path(path).is_symlink():
-                shutil.rmtree(path)
-            else:
-                Path(path).unlink()
-
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(folder, onerror=mend)
-    if folder.exists():
-        raise MachineError(f"the sandbox's folder {folder} cannot be deleted; remove it by hand")
 
 
 def remove_leftovers(parent: Path) -> None:

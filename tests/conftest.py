@@ -37,7 +37,7 @@ def _engine_problem() -> str | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests marked docker: skipped with the reason, or failed where RTB_REQUIRE_DOCKER=1 says that it must be there."""
+    """Tests marked docker: skipped with the reason, or failed where RTB_REQUIRE_DOCKER=1."""
     if item.get_closest_marker("docker") is None:
         return
     problem = _engine_problem()

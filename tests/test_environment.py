@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -133,7 +134,8 @@ def test_made_once_with_lock_steps_fixes_and_plugins(
     script = (
         'python -c "import tiny_dep, plug, plug_more; print(tiny_dep.VALUE, plug.WHO, plug_more.WHO)"; '
         "cat m.py built.txt; git log --format=%s --all; git status --short m.py; "
-        'test "$OF_TASK" = "$PWD" && touch new && echo x >> m.py && ls -A /rtb-inputs 2>/dev/null; env | grep PIP; true'
+        'test "$OF_TASK" = "$PWD" && touch new && echo x >> m.py && ls -A /rtb-inputs 2>/dev/null; '
+        "env | grep PIP; true"
     )
     assert run_in(prepared, tmp_path, script) == "43 plug more\nx = 1\nbuilt\nbase\n"
     said.clear()
@@ -222,7 +224,7 @@ def test_activation_script_may_read_unset_variables(
         request.getfixturevalue("docker_rest")
     folder = case_folder("90-activate-under-set-u")
     hook = (folder / "activate.d" / "gdal.sh").read_text()
-    write = f"mkdir -p activate.d && printf %s {json.dumps(hook)!r} | python -c 'import json,sys; print(json.load(sys.stdin))' > activate.d/gdal.sh"
+    write = f"mkdir -p activate.d && printf '%s' {shlex.quote(hook)} > activate.d/gdal.sh"
     environment.prepare(make_entry(install=[write, ". activate.d/gdal.sh && echo ready"]), kind)
     with pytest.raises(BuildFailed, match="GDAL_DATA: unbound variable"):
         environment.prepare(make_entry(install=[write, "set -u; . activate.d/gdal.sh; echo ready"]), kind)
@@ -274,7 +276,7 @@ def _add_alternate(tree: Path, origin: Path) -> None:
 
 
 LEAKS: dict[str, Callable[[Path, Path], object]] = {
-    "remote": lambda tree, origin: run_git(["remote", "add", "o", "https://example.invalid/r"], repository=tree),
+    "remote": lambda tree, _: run_git(["remote", "add", "o", "https://example.invalid/r"], repository=tree),
     "refs/tags/base": lambda tree, _: run_git(["tag", "base"], repository=tree),
     "refs/stash": lambda tree, _: run_git(["update-ref", "refs/stash", "HEAD"], repository=tree),
     "alternates": _add_alternate,
@@ -326,7 +328,8 @@ def test_image_is_labelled_clean_and_owned(
     assert found.labels["rtb.digest"] == prepared.digest
     assert prepared.image == f"rtb/task:{prepared.digest[:12]}"
     assert not [line for line in found.attrs["Config"]["Env"] if "PIP" in line or "CERT" in line or "PROXY" in line]
-    script = "stat -c '%u %g' . m.py .git/HEAD; find / -xdev -name '*.pem' -path '*rtb*'; find / -xdev -name '*.whl' 2>/dev/null"
+    script = "stat -c '%u %g' . m.py .git/HEAD; "
+    script += "find / -xdev '(' -path '*rtb-inputs*' -o -name 'tiny_dep*.whl' ')' 2>&-; true"
     assert run_in(prepared, tmp_path, script) == "10001 10001\n" * 3
     stages = docker_rest.images.list(filters={"dangling": True, "label": "rtb.stage=builder"})
     assert stages == []
@@ -335,7 +338,7 @@ def test_image_is_labelled_clean_and_owned(
 @pytest.mark.docker
 def test_base_image_that_cannot_be_had(make_entry: Callable[..., TaskEntry]) -> None:
     entry = make_entry(build_args={"BASE_IMAGE": "localhost:9/nothing/here:v1"})
-    with pytest.raises((BuildFailed, NotThere), match="localhost:9/nothing/here:v1.*BASE_IMAGE"):
+    with pytest.raises((BuildFailed, NotThere), match=r"localhost:9/nothing/here:v1.*BASE_IMAGE"):
         environment.prepare(entry, "docker")
 
 
@@ -424,10 +427,21 @@ def test_processes_at_once_make_it_once(make_entry: Callable[..., TaskEntry], tm
     )
     command = [sys.executable, "-c", script, str(tmp_path / "suite")]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
-    said = {process.communicate(timeout=120)[0] for process in both}
+    said = {process.communicate(timeout=900)[0] for process in both}
     assert [process.returncode for process in both] == [0, 0]
     assert len(said) == 1
     assert (tmp_path / "count").read_text() == "made\n"
+
+
+def test_what_runs_share_cannot_be_changed_by_one(make_entry: Callable[..., TaskEntry], tmp_path: Path) -> None:
+    prepared = environment.prepare(make_entry(), "local")
+    if not environment.isolation("local").processes:
+        pytest.skip("this kernel lets nobody make mount name spaces")
+    script = f"echo y > {prepared.venv}/x; echo y > {prepared.tree}/m.py; echo y > m.py; cat m.py"
+    assert run_in(prepared, tmp_path, script).endswith("y\n")
+    assert prepared.venv and prepared.tree
+    assert not (prepared.venv / "x").exists()
+    assert (prepared.tree / "m.py").read_text() == "x = 1\n"
 
 
 def test_half_made_environment_is_made_again(make_entry: Callable[..., TaskEntry], tmp_path: Path) -> None:

@@ -215,7 +215,8 @@ def test_written_files_are_exact_and_the_commands_own(box: Sandbox, out: Path) -
     for path, entry in files.items():
         if entry.mode != SYMBOLIC_LINK:
             assert box.read(f"{box.tree}/{path}", limit_bytes=1000) == entry.data
-    script = "./run.sh && readlink link && stat -c %a run.sh m.py && echo more >> deep/er/data && touch deep/new && rm m.py"
+    script = "./run.sh && readlink link && stat -c %a run.sh m.py"
+    script += " && echo more >> deep/er/data && touch deep/new && rm m.py"
     assert sh(box, out, script).exit_code == 0
     assert out.read_text() == "ran\ndeep/er/data\n755\n644\n"
 
