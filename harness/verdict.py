@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from harness.stages.unit import grade_unit
@@ -11,6 +15,8 @@ from rtb.run import Run, RunRecord, StageTimes, TaskRecord, broken
 from rtb.suite import read_model
 from rtb.task import StageName
 
+PARALLEL_FROM = 200
+CHUNK = 50
 Grader = Callable[[TaskRecord, Path], StageResult]
 
 
@@ -135,7 +141,21 @@ def _without_result(
 
 
 def grade_run(run: Run) -> Iterator[Verdict]:
-    """Every task's verdict, one at a time, in the run's order. Needs neither Docker nor GPU nor the suite."""
+    """Every task's verdict, one at a time, in the run's order. Needs neither Docker nor GPU nor the suite.
+
+    A large run is graded by one process a core.
+    """
     record = run.read_record()
-    for instance_id in record.instance_ids:
-        yield grade_task(run, record, instance_id)
+    names = record.instance_ids
+    processes = os.cpu_count() or 1
+    if len(names) < PARALLEL_FROM or processes == 1:
+        yield from (grade_task(run, record, name) for name in names)
+        return
+    # Forked, so that nothing is imported again; no thread of ours is running here.
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("fork")) as pool:
+        yield from pool.map(partial(grade_task, run, _slim(record)), names, chunksize=CHUNK)
+
+
+def _slim(record: RunRecord) -> RunRecord:
+    """The record without what grading one task does not need: it is sent with every chunk."""
+    return record.model_copy(update={"problems": ()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -42,6 +43,7 @@ from rtb.solve_command import (
 )
 from rtb.tasks_command import predictions_app, tasks_app
 
+MOST_ROWS = 200  # of tasks in a console table
 # Some versions of typer bring their own copy of click: its ClickException is found through BadParameter's ancestors.
 USAGE_ERROR = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])
 
@@ -180,10 +182,13 @@ def _show(path: Path) -> None:
     run = Run(path)
     stored = read_model(run.report_json, Report)
     verdicts = (run.read_verdict(name) for name in run.read_record().instance_ids)
-    rows = [reports.task_row(verdict) for verdict in verdicts if verdict is not None]
+    found = (verdict for verdict in verdicts if verdict is not None)
+    rows = [reports.task_row(verdict) for verdict in islice(found, MOST_ROWS)]
     show_table(f"{stored.suite}: {', '.join(stored.model_names)}", reports.TASK_COLUMNS, rows, right=(3, 5))
     numbers = range(1, len(reports.metric_columns()))
     show_table("", reports.metric_columns(), reports.metric_rows(stored), right=tuple(numbers))
+    if stored.tasks > MOST_ROWS:
+        say(f"the first {MOST_ROWS} of {stored.tasks} tasks; {run.report_markdown} has them all")
     for note in stored.notes:
         say(note)
     say(f"report: {run.report_markdown}  {run.report_json}")
