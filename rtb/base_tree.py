@@ -35,7 +35,7 @@ def base_tree(entry: TaskEntry, destination: Path, clone: Path | None = None) ->
     """
     git_dir = obtain(entry, clone)
     destination.mkdir(parents=True)
-    run_git(["init", "-q", "--object-format=sha1", "-b", "main"], repository=destination)
+    run_git(["init", "-q", "--template=", "--object-format=sha1", "-b", "main"], repository=destination)
     commit = entry.task.base_commit
     _complete(git_dir, commit)
     absent = _missing_blobs(git_dir, commit)

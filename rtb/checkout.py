@@ -23,6 +23,7 @@ CONFIG = (
     "core.fileMode=true",
     "core.quotePath=false",
     "core.hooksPath=/dev/null",
+    "core.attributesFile=/dev/null",
     "core.fsmonitor=false",
     "commit.gpgSign=false",
     "diff.algorithm=myers",
@@ -112,7 +113,7 @@ def rebuild_series(series: Path, destination: Path, committer: str) -> None:
         raise ExpectedError(f"{series}: no *.patch files to rebuild the repository from")
     destination.mkdir(parents=True, exist_ok=True)
     # The object format is named so that a git whose default is SHA-256 gives the same ids.
-    run_git(["init", "-q", "--object-format=sha1", "-b", "main"], repository=destination)
+    run_git(["init", "-q", "--template=", "--object-format=sha1", "-b", "main"], repository=destination)
     name, _, mail = committer.partition(" <")
     identity = {"GIT_COMMITTER_NAME": name, "GIT_COMMITTER_EMAIL": mail.rstrip(">")}
     arguments = [
@@ -150,7 +151,7 @@ def obtain(entry: TaskEntry, clone: Path | None = None) -> Path:
         if remembered and all(has_commit(remembered, commit) for commit in commits):
             return remembered
         if not cached.is_dir():
-            run_git(["init", "-q", "--bare", "--object-format=sha1", str(cached)], repository=cached.parent)
+            run_git(["init", "-q", "--template=", "--bare", "--object-format=sha1", str(cached)], repository=cached.parent)
         if not all(has_commit(cached, commit) for commit in commits):
             _fetch(entry, cached, commits)
     return cached

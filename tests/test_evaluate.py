@@ -181,7 +181,7 @@ def test_json_answer_is_one_document_with_the_agreed_keys(pocket: Path, tmp_path
         (["evaluate", "--predictions", "gold", "--suite", "nope"], 1, "no suite 'nope'"),
         (["evaluate", "--predictions", "gold", "--sandbox", "moon"], 1, "docker and local"),
         (["evaluate", "--predictions", "gold", "-i", "x__y-1"], 1, "no task 'x__y-1'"),
-        (["evaluate", "--predictions", "gold", "--stages", "latency,nope"], 1, "'nope'"),
+        (["evaluate", "--predictions", "gold", "--stages", "unit,nope"], 1, "'nope'"),
         (["evaluate", "--predictions", "gold", "--run-id", "../x"], 1, "--run-id"),
         (["evaluate", "--predictions", "gold", "--profile", "x"], 1, "robust and paper"),
         (["evaluate", "--predictions", "gold", "--workers", "0"], 2, "workers"),
