@@ -10,7 +10,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -187,6 +187,7 @@ class ScriptedModel:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.callers: set[tuple[str, int]] = set()  # one entry a connection
+        self.before_turn: Callable[[dict[str, Any]], None] = lambda _body: None  # what happens to the world meanwhile
         self._names: dict[str, str] = {}
         self._tries: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -222,6 +223,7 @@ class ScriptedModel:
             # Conversations differ by model, key of the run (text of the first messages) and what was said.
             tries = self._tries.get(body["model"] + said, 0)
             self._tries[body["model"] + said] = tries + 1
+        self.before_turn(body)
         if self.key is not None and headers.get("authorization") != f"Bearer {self.key}":
             return Fault(401, {"error": {"message": "wrong key"}})
         first = next(item["content"] for item in messages if item["role"] == "user")

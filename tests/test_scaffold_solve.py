@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -285,6 +286,43 @@ def test_case_105_equal_faults_stop_the_batch_and_make_no_empty_patches(
     summary = solve(suite.entries, broken)
     assert len(summary.rows) == 3 and "3 attempts in a row ended with ModelUnavailable" in str(summary.stopped)
     assert refused.out.read_bytes() == broken.out.read_bytes() == b""
+
+
+def test_a_sandbox_that_dies_is_no_answer_and_the_attempt_is_made_again(
+    suite: LoadedSuite, server: ScriptedModel, tmp_path: Path
+) -> None:
+    died: list[str] = []
+
+    def kill(body: dict[str, Any]) -> None:
+        if not died and any(message["role"] == "assistant" for message in body["messages"]):
+            died.append(body["messages"][1]["content"].split("The work tree at `")[1].split("`")[0])
+            shutil.rmtree(Path(died[0]).parent)
+
+    server.before_turn = kill
+    chosen = options(server, tmp_path, "wrong", workers=1)
+    summary = solve(one(suite), chosen)
+    record = summary.rows[0].record
+    assert len(died) == 1 and (record.exit_status, record.finished) == ("Submitted", True)
+    folder = SolveFolder(chosen.out).attempt(record.instance_id, 1)
+    kept = AttemptFolder(folder.path.with_name("attempt-1.fault-1"))
+    first = read_record(kept)
+    assert first is not None and (first.exit_status, first.finished) == ("SandboxFault", False)
+    assert "SandboxGone" in first.exit_reason
+    assert b"# tried" in kept.patch.read_bytes()  # as it was after the last step
+    seen = read_trajectory(kept.trajectory)
+    assert [result.returncode for _, result in seen.commands] == [0, None]  # the death is no observation
+
+
+def test_a_sandbox_that_always_dies_gives_no_line(suite: LoadedSuite, server: ScriptedModel, tmp_path: Path) -> None:
+    def kill(body: dict[str, Any]) -> None:
+        shutil.rmtree(Path(body["messages"][1]["content"].split("The work tree at `")[1].split("`")[0]).parent)
+
+    server.before_turn = kill
+    chosen = options(server, tmp_path, "good", workers=1, retries=1)
+    summary = solve(one(suite), chosen)
+    assert summary.incomplete and summary.rows[0].record.exit_status == "SandboxFault"
+    assert chosen.out.read_bytes() == b""
+    assert len(list(SolveFolder(chosen.out).attempts.rglob("attempt.json"))) == 2
 
 
 CONTROL_C = """
