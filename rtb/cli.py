@@ -14,6 +14,7 @@ import typer
 from rtb import __version__
 from rtb.errors import ExpectedError, MachineError
 from rtb.mine_command import HELP, mine_command
+from rtb.review_command import export_command, import_command, review_command
 from rtb.options import (
     EXIT_DONE,
     EXIT_EXPECTED,
@@ -54,6 +55,9 @@ app = typer.Typer(
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(predictions_app, name="predictions")
 app.command("mine", help=HELP)(mine_command)
+tasks_app.command("review")(review_command)
+tasks_app.command("export")(export_command)
+tasks_app.command("import")(import_command)
 app.command("solve", help=SOLVE_HELP)(solve_command)
 app.command("replay", help=REPLAY_HELP)(replay_command)
 app.command("audit", help=AUDIT_HELP)(audit_command)
