@@ -14,7 +14,6 @@ import typer
 from rtb import __version__
 from rtb.errors import ExpectedError, MachineError
 from rtb.mine_command import HELP, mine_command
-from rtb.review_command import export_command, import_command, review_command
 from rtb.options import (
     EXIT_DONE,
     EXIT_EXPECTED,
@@ -32,6 +31,9 @@ from rtb.options import (
     choose,
     emit,
 )
+from rtb.review_command import export_command as tasks_export
+from rtb.review_command import import_command as tasks_import
+from rtb.review_command import review_command as tasks_review
 from rtb.solve_command import (
     AUDIT_HELP,
     EXPORT_HELP,
@@ -55,9 +57,9 @@ app = typer.Typer(
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(predictions_app, name="predictions")
 app.command("mine", help=HELP)(mine_command)
-tasks_app.command("review")(review_command)
-tasks_app.command("export")(export_command)
-tasks_app.command("import")(import_command)
+tasks_app.command("review")(tasks_review)
+tasks_app.command("export")(tasks_export)
+tasks_app.command("import")(tasks_import)
 app.command("solve", help=SOLVE_HELP)(solve_command)
 app.command("replay", help=REPLAY_HELP)(replay_command)
 app.command("audit", help=AUDIT_HELP)(audit_command)
