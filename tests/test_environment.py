@@ -24,6 +24,7 @@ from rtb.container import NotThere
 from rtb.environment import Kind, Prepared
 from rtb.errors import BuildFailed, ExpectedError, LeakFound, MachineError, OutOfSpace, SandboxGone
 from rtb.leaks import find_leaks
+from rtb.owner import owner_id
 from rtb.recipe import Recipe, dockerfiles_root, read_recipe
 from rtb.suite import TaskEntry, load_suite
 from rtb.task import Environment
@@ -331,8 +332,8 @@ def test_image_is_labelled_clean_and_owned(
     script = "stat -c '%u %g' . m.py .git/HEAD; "
     script += "find / -xdev '(' -path '*rtb-inputs*' -o -name 'tiny_dep*.whl' ')' 2>&-; true"
     assert run_in(prepared, tmp_path, script) == "10001 10001\n" * 3
-    stages = docker_rest.images.list(filters={"dangling": True, "label": "rtb.stage=builder"})
-    assert stages == []
+    ours = ["rtb.stage=builder", f"rtb.owner={owner_id()}"]
+    assert docker_rest.images.list(filters={"dangling": True, "label": ours}) == []
 
 
 @pytest.mark.docker
