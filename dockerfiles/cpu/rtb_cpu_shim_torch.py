@@ -45,7 +45,11 @@ class CpuDevices(TorchFunctionMode):
     ) -> Any:
         if func is torch.Tensor.cuda or func is torch.Tensor.pin_memory:
             return args[0]
-        return _call_on_cpu(func, args, kwargs or {})
+        result = _call_on_cpu(func, args, kwargs or {})
+        if isinstance(result, torch.device) and result.type in ("cuda", "cpu"):
+            # torch.device("cuda", 0) must equal the device of a tensor, which is "cpu" without a number.
+            return torch.device("cpu")
+        return result
 
 
 def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
