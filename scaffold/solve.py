@@ -75,4 +75,6 @@ def solve(entries: Sequence[TaskEntry], options: SolveOptions) -> Summary:
             finally:
                 batch.write_predictions(entries)
     files = tuple(folder.predictions(number) for number in range(1, options.attempts + 1))
-    return Summary(files, tuple(batch.rows.values()), len(entries) * options.attempts, batch.stopped)
+    wanted = [(entry.instance_id, number) for number in range(1, options.attempts + 1) for entry in entries]
+    rows = tuple(batch.rows[key] for key in wanted if key in batch.rows)
+    return Summary(files, rows, len(wanted), batch.stopped)
