@@ -30,7 +30,7 @@ from rtb.task import STAGES, StageName, task_digest
 
 # So many equal machine faults one after the other are one broken machine: no further task is begun.
 EQUAL_FAULTS = 5
-AVAILABLE_STAGES: tuple[StageName, ...] = ("unit",)
+AVAILABLE_STAGES = STAGES
 
 
 @dataclass(frozen=True)

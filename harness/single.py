@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness import model_stages
+from harness.opened_sides import Place
 from harness.plan import PatchPlan, patch_plan
 from harness.stages.unit import run_unit
 from harness.verdict import grade_stages
@@ -28,16 +30,20 @@ from rtb.storage import write_atomic, write_model
 from rtb.suite import TaskEntry, read_model
 from rtb.task import StageName
 
-StageRunner = Callable[[TaskRecord, PatchPlan, Sandbox, Path], StageResult]
+StageRunner = Callable[[TaskRecord, PatchPlan, Place, Sandbox, Path], StageResult]
 
 
-def _unit(record: TaskRecord, plan: PatchPlan, sandbox: Sandbox, raw: Path) -> StageResult:
+def _unit(record: TaskRecord, plan: PatchPlan, _place: Place, sandbox: Sandbox, raw: Path) -> StageResult:
     assert record.tests is not None
     return run_unit(record.task, record.tests, sandbox, raw, trusted=plan.trusted)
 
 
 # A stage that the harness learns is one more line here and one more in verdict.GRADERS.
-STAGE_RUNNERS: Mapping[StageName, StageRunner] = {"unit": _unit}
+STAGE_RUNNERS: Mapping[StageName, StageRunner] = {
+    "unit": _unit,
+    "accuracy": lambda record, _, place, sandbox, raw: model_stages.accuracy(record, place, sandbox, raw),
+    "latency": lambda record, _, place, sandbox, raw: model_stages.latency(record, place, sandbox, raw),
+}
 
 
 @dataclass(frozen=True)
@@ -157,7 +163,8 @@ def _evaluate(job: Job, shown: Progress, tries: list[Attempt]) -> bool:
             job.session.open_sandbox(prepared, run=job.record.run_id, devices=devices) as sandbox,
         ):
             sandbox.write(sandbox.tree, plan.change)
-            _stages(job, record, plan, sandbox, shown, stage_seconds)
+            place = Place(entry, prepared, job.session, job.record.run_id, devices, job.record.device_class)
+            _stages(job, record, plan, place, sandbox, shown, stage_seconds)
     times = StageTimes(total_seconds=time.monotonic() - started, stage_seconds=stage_seconds)
     write_model(job.folder.times, times)
     return False
@@ -167,6 +174,7 @@ def _stages(
     job: Job,
     record: TaskRecord,
     plan: PatchPlan,
+    place: Place,
     sandbox: Sandbox,
     shown: Progress,
     seconds: dict[StageName, float],
@@ -175,7 +183,7 @@ def _stages(
     for stage in record.stages:
         shown.step(record.task.instance_id, stage)
         begun = time.monotonic()
-        result = STAGE_RUNNERS[stage](record, plan, sandbox, job.folder.stage(stage))
+        result = STAGE_RUNNERS[stage](record, plan, place, sandbox, job.folder.stage(stage))
         seconds[stage] = time.monotonic() - begun
         if result.status == "error" and not result.tampered:
             raise StageBroken(f"{stage}: {result.reason}")

@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from harness.model_stages import grade_stored_accuracy, grade_stored_latency
 from harness.stages.unit import grade_unit
 from rtb.result import Outcome, StageResult, Verdict
 from rtb.run import Run, RunRecord, StageTimes, TaskRecord, broken
@@ -27,7 +28,11 @@ def _unit(record: TaskRecord, raw: Path) -> StageResult:
 
 
 # A stage that the harness learns is one more line here and one more in evaluate.STAGES.
-GRADERS: Mapping[StageName, Grader] = {"unit": _unit}
+GRADERS: Mapping[StageName, Grader] = {
+    "unit": _unit,
+    "accuracy": grade_stored_accuracy,
+    "latency": grade_stored_latency,
+}
 
 
 def decide(record: TaskRecord, stages: Sequence[StageResult]) -> tuple[Outcome, str]:
