@@ -21,9 +21,7 @@ _STATUS_LINE = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?:at (?:
 _VERBOSE_LINE = re.compile(r"^(?P<id>\S.*::.*?) (?P<status>PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?P<rest> .*)?$")
 _FOLDED_SKIP = re.compile(r"^SKIPPED \[(\d+)\] ")
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed|deselected)\b")
-_TOTALS = re.compile(
-    r"^(?:=+ )?((?:\d+ [a-z ]+|no tests ran)(?:, \d+ [a-z ]+)*) in [\d.]+s(?: \([^)]*\))?(?: =+)?$"
-)
+_TOTALS = re.compile(r"^(?:=+ )?((?:\d+ [a-z ]+|no tests ran)(?:, \d+ [a-z ]+)*) in [\d.]+s(?: \([^)]*\))?(?: =+)?$")
 _NODE = re.compile(r"^[^\s:][^:]*\.py::\S")
 _FILE = re.compile(r"^([^\s:][^:]*\.py)(?: - .*)?$")
 _COLLECTING = re.compile(r"^_+ ERROR collecting (\S+) _+$")

@@ -151,7 +151,9 @@ def obtain(entry: TaskEntry, clone: Path | None = None) -> Path:
         if remembered and all(has_commit(remembered, commit) for commit in commits):
             return remembered
         if not cached.is_dir():
-            run_git(["init", "-q", "--template=", "--bare", "--object-format=sha1", str(cached)], repository=cached.parent)
+            run_git(
+                ["init", "-q", "--template=", "--bare", "--object-format=sha1", str(cached)], repository=cached.parent
+            )
         if not all(has_commit(cached, commit) for commit in commits):
             _fetch(entry, cached, commits)
     return cached

@@ -46,7 +46,10 @@ _BODIES: Final = {
     "low_precision": ("        if value.is_floating_point():\n            wrong = wrong.bfloat16().to(value.dtype)"),
 }
 HELPERS: Final = {
-    **{kind: _FRAME.format(kind=kind, body=body, number=_NUMBERS.get(kind, "value")) for kind, body in _BODIES.items()},
+    **{
+        kind: _FRAME.format(kind=kind, body=body, number=_NUMBERS.get(kind, "value"))
+        for kind, body in _BODIES.items()
+    },
     "busy_loop": (
         "def _rtb_busy_loop(microseconds):\n"
         "    import time\n\n"

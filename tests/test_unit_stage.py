@@ -55,9 +55,7 @@ def a_task(
 
 
 def some_tests(*fail_to_pass: str, p2p: tuple[str, ...] = ()) -> TestIds:
-    return TestIds(
-        instance_id="org__repo-1", fail_to_pass=fail_to_pass, pass_to_pass=p2p, gold_runs=3, base_runs=3
-    )
+    return TestIds(instance_id="org__repo-1", fail_to_pass=fail_to_pass, pass_to_pass=p2p, gold_runs=3, base_runs=3)
 
 
 @dataclass(frozen=True)
