@@ -33,3 +33,11 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
     printf '%s' "$want" >"$stamp"
 fi
 export PYTHON
+
+# The CPU base image: the one that is here, else pulled, else made without a registry.
+need_base_image() {
+    docker image inspect rtb/base:cpu >/dev/null 2>&1 && return
+    docker image inspect python:3.11-slim-bookworm >/dev/null 2>&1 && return
+    docker pull --quiet python:3.11-slim-bookworm >/dev/null 2>&1 && return
+    "$root/scripts/make-base-image"
+}
