@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from harness.decisions import STANDARD, Schedule
@@ -33,16 +34,21 @@ def validate_tasks(
         for entry in entries:
             count = max(1, entry.task.environment.gpu.count) if gpu else entry.task.environment.gpu.count
             with lease(count) as devices:
-                device_class = machine.this_machine().device_class if devices else "cpu"
+                gpus, _ = machine.gpus()
+                device_class = gpus[0] if devices and gpus else "cpu"
                 place = place_of(
                     entry, kind, session, run=f"validate-{entry.instance_id}", devices=devices,
                     device_class=device_class,
                 )  # fmt: skip
                 checked = validator(
-                    place, out / entry.instance_id, lambda text, name=entry.instance_id: say(f"{name}: {text}"),
-                    runs=runs, schedule=schedule,
+                    place, out / entry.instance_id, partial(_say, say, entry.instance_id), runs=runs,
+                    schedule=schedule,
                 )  # fmt: skip
                 found.append(checked.validate(stages))
             refused = "; ".join(found[-1].refused)
             say(f"{entry.instance_id}: {'REFUSED: ' + refused if refused else 'sound'}")
     return found
+
+
+def _say(say: Callable[[str], None], name: str, text: str) -> None:
+    say(f"{name}: {text}")
