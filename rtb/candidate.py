@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rtb.history_scan import Record
@@ -156,6 +156,9 @@ def judge(pull: PullRequest, rules: RepoRules, context: Context, alive: Collecti
         return drop("no_triton_change", _what_instead(pull, changes))
     if kind not in rules.filter.accept:
         return drop("not_accepted", f"only a {kind} changed, and the rules accept {', '.join(rules.filter.accept)}")
+    if kind == "config" and rules.latency is None:
+        detail = "only configurations changed: a latency task, and the rules name no workload for this repository"
+        return replace(drop("not_accepted", detail), kind=kind)
     targets = _targets(ours, kind)
     files = sum(record.files for record in pull.records)
     if files > rules.filter.max_files:

@@ -116,7 +116,7 @@ _WORDS = {
     "ambiguous": "commits of one number, scattered",
     "no_triton_change": "no Triton function changed",
     "other_device": "copies for other vendors' devices",
-    "not_accepted": "launchers only, not about a kernel",
+    "not_accepted": "launchers or configurations only",
     "too_large": "too large for one objective",
     "no_objective": "no objective of its own",
     "no_tests": "no tests",
