@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rtb.result import Metric, Metrics, Outcome, Verdict
 from rtb.task import Category
@@ -14,7 +14,11 @@ Z95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 @dataclass(frozen=True)
 class Row:
-    """What the metrics need of one verdict. `utp` is None where the unit stage gave no result."""
+    """What the metrics need of one verdict. `utp` is None where the unit stage gave no result.
+
+    `not_reduced` (accuracy passed), `s_ttft` and `s_tpot` (gold / model) only where all unit tests passed and the
+    stage gave a result, as in the paper; a value that is missing is None and enters no mean.
+    """
 
     instance_id: str
     category: Category
@@ -22,6 +26,9 @@ class Row:
     applied: bool
     utp: float | None
     cost_usd: float | None
+    not_reduced: bool | None = None
+    s_ttft: float | None = None
+    s_tpot: float | None = None
 
 
 def row_of(verdict: Verdict) -> Row:
@@ -32,7 +39,21 @@ def row_of(verdict: Verdict) -> Row:
     if verdict.outcome in ("tampered", "empty_patch", "apply_failed", "not_submitted"):
         utp = 0.0
     applied = verdict.patch is not None and verdict.patch.status == "applied"
-    return Row(verdict.instance_id, verdict.category, verdict.outcome, applied, utp, verdict.cost_usd)
+    row = Row(verdict.instance_id, verdict.category, verdict.outcome, applied, utp, verdict.cost_usd)
+    return row if utp != 1.0 or verdict.outcome == "tampered" else _with_model_stages(row, verdict)
+
+
+def _with_model_stages(row: Row, verdict: Verdict) -> Row:
+    accuracy, latency = verdict.stage("accuracy"), verdict.stage("latency")
+    judged = accuracy is not None and accuracy.status in ("passed", "failed", "inconclusive")
+    ratios = latency.latency.ratios if latency is not None and latency.latency is not None else {}
+    ttft, tpot = ratios.get("s_ttft"), ratios.get("s_tpot")
+    return replace(
+        row,
+        not_reduced=accuracy.status == "passed" if accuracy is not None and judged else None,
+        s_ttft=ttft.estimate if ttft is not None else None,
+        s_tpot=tpot.estimate if tpot is not None else None,
+    )
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:
@@ -80,20 +101,21 @@ def metrics(rows: Iterable[Row]) -> Metrics:
 
     Success, Applied and FTP are shares of all tasks given; UTP is the mean of passed / gold-passed over all tasks
     with a unit result, where a task without a usable patch counts 0; a task that a machine fault stopped has no UTP
-    (it makes the run incomplete). NR, S_TTFT and S_TPOT are null until their stages have run. Cost: mean dollars of
+    (it makes the run incomplete). NR, S_TTFT and S_TPOT stand on the tasks that passed all unit tests and whose stage
+    gave a result: share of passed accuracy stages, arithmetic means of the ratios. Cost: mean dollars of
     the tasks whose cost is known.
     """
     kept = list(rows)
     n = len(kept)
-    unmeasured = Metric(value=None, n=0)
+    reduced = [row.not_reduced for row in kept if row.not_reduced is not None]
     utps = [row.utp for row in kept if row.utp is not None]
     return Metrics(
         success=percentage(sum(row.outcome == "resolved" for row in kept), n),
         applied=percentage(sum(row.applied for row in kept), n),
         ftp=percentage(sum(row.utp == 1.0 for row in kept), n),
         utp=mean(utps, scale=100.0, bounds=(0.0, 1.0)),
-        nr=unmeasured,
-        s_ttft=unmeasured,
-        s_tpot=unmeasured,
+        nr=percentage(sum(reduced), len(reduced)),
+        s_ttft=mean([row.s_ttft for row in kept if row.s_ttft is not None]),
+        s_tpot=mean([row.s_tpot for row in kept if row.s_tpot is not None]),
         cost=mean([row.cost_usd for row in kept if row.cost_usd is not None]),
     )
