@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -150,19 +150,47 @@ def _scan_batch(batch: Sequence[Sequence[FileChange]]) -> _SCANNED:
     return _scanner.scan(batch)
 
 
-def scan(repository: Path, newest: str, rules: RepoRules, *, workers: int | None = None, cached: bool = True) -> Scan:
+def scan(
+    repository: Path,
+    newest: str,
+    rules: RepoRules,
+    *,
+    workers: int | None = None,
+    cached: bool = True,
+    fetch: Callable[[Sequence[str]], object] | None = None,
+) -> Scan:
     """Records of the first-parent line up to `newest`.
 
-    `cached`: use and update the records in the user's cache. Raises GitFailed when git ends early.
+    `cached`: use and update the records in the user's cache. `fetch`: gets blobs that a blobless mirror lacks.
+    Raises GitFailed when git ends early.
     """
     home = cache_folder("mined") / f"{rules.repo.replace('/', '__')}-{rules.digest}.jsonl"
     known = _load(home, repository, newest) if cached else ()
     after = known[-1].sha if known else None
+    if fetch is not None:
+        _complete(repository, newest, after, rules, fetch)
     fresh = tuple(reversed(list(_fresh(repository, newest, after, rules, workers or min(2, os.cpu_count() or 1)))))
     records = (*known, *fresh)
     if cached and fresh:
         _save(home, records)
     return Scan(records, newest, len(fresh))
+
+
+def _complete(
+    repository: Path, newest: str, after: str | None, rules: RepoRules, fetch: Callable[[Sequence[str]], object]
+) -> None:
+    """Fetch the source blobs of the commits to be read, those that are not there yet."""
+    present = present_objects(repository) or frozenset()
+    ends = boundary(repository)
+    wanted = {
+        name: None
+        for commit in walk(repository, newest, after)
+        for item in _files(commit, rules, ends)
+        for name in (item.new, item.old)
+        if name and bytes.fromhex(name) not in present
+    }
+    if wanted:
+        fetch(list(wanted))
 
 
 def _fresh(repository: Path, newest: str, after: str | None, rules: RepoRules, workers: int) -> Iterator[Record]:

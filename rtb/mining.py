@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from rtb import checkout
@@ -25,7 +25,7 @@ from rtb.environment_guess import guess
 from rtb.errors import ExpectedError
 from rtb.history import Blobs, messages, present_objects, resolve
 from rtb.history_scan import Scanner, net_changes, scan
-from rtb.mirror import is_mirror, mirror
+from rtb.mirror import is_mirror, mirror, prefetch
 from rtb.pull_request import PullFacts
 from rtb.python_source import Unreadable
 from rtb.repo_rules import RepoRules, load_rules
@@ -72,6 +72,7 @@ class Wish:
     facts: Mapping[int, PullFacts] = field(default_factory=dict)
     workers: int | None = None
     cached: bool = True
+    url: str | None = None
 
 
 def mine(wish: Wish) -> Mined:
@@ -79,7 +80,8 @@ def mine(wish: Wish) -> Mined:
     rules = load_rules(wish.repo)
     repository = _repository(wish)
     newest = resolve(repository, wish.ref if wish.clone is not None else "refs/heads/mined")
-    found = scan(repository, newest, rules, workers=wish.workers, cached=wish.cached)
+    fetch = partial(prefetch, repository) if wish.clone is None else None
+    found = scan(repository, newest, rules, workers=wish.workers, cached=wish.cached, fetch=fetch)
     skipped = Counter(reason for record in found.records for _, reason in record.skipped)
     judged: list[Judgement] = []
     drafts: list[Draft] = []
@@ -101,7 +103,7 @@ def mine(wish: Wish) -> Mined:
 
 def _repository(wish: Wish) -> Path:
     if wish.clone is None:
-        return mirror(wish.repo, ref=wish.ref)
+        return mirror(wish.repo, url=wish.url, ref=wish.ref)
     if not wish.clone.is_dir():
         raise ExpectedError(f"--clone {wish.clone}: no such folder")
     if checkout.run_git(["rev-parse", "--git-dir"], repository=wish.clone, check=False).returncode != 0:
@@ -146,6 +148,9 @@ class Miner:
         if len(pull.records) > 1:
             judgement = self._net(judgement)
         base, landed = pull.base, pull.landed
+        if is_mirror(self._repository):  # git fetches all blobs of a diff at once, and the reader below none
+            paths = checkout.changed_paths(self._repository, base, landed)
+            checkout.diff(self._repository, base, landed, paths)
         tests = self._tests(judgement, base, landed)
         if judgement.kind != "config" and not tests:
             return replace(

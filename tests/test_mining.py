@@ -271,6 +271,23 @@ def test_no_clone_and_no_such_ref_are_said(repo: Path, tmp_path: Path) -> None:
         mined(tmp_path / "plain")
 
 
+def test_without_a_clone_a_blobless_mirror_is_fetched_and_updated(repo: Path) -> None:
+    for name in ("uploadpack.allowFilter", "uploadpack.allowAnySHA1InWant"):
+        run_git(["config", name, "true"], repository=repo)
+    put(repo, "Add it (#1)", pkg__ops__py=KERNEL + LAUNCH, tests__test_ops__py=TEST)
+    local = mined(repo)
+    far = mine(Wish(repo=REPO, url=f"file://{repo}"))
+    assert far.drafts == local.drafts and reasons(far) == reasons(local)
+    put(repo, "More (#2)", pkg__ops__py=KERNEL.replace("* n", "- n") + LAUNCH, tests__test_ops__py=TEST + "x = 1\n")
+    again = mine(Wish(repo=REPO, url=f"file://{repo}"))
+    assert again.read == 1 and reasons(again)[2] == "kept"
+
+
+def test_neither_clone_nor_network_names_both_ways_out(tmp_path: Path) -> None:
+    with pytest.raises(ExpectedError, match="--clone PATH"):
+        mine(Wish(repo=REPO, url=f"file://{tmp_path}/nowhere"))
+
+
 def test_a_blob_reader_answers_in_order_and_says_none(repo: Path) -> None:
     put(repo, "Add (#1)", pkg__ops__py=KERNEL)
     with Blobs(repo) as blobs:
