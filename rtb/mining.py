@@ -127,6 +127,7 @@ class Miner:
         self._present = None if is_mirror(repository) else present_objects(repository)
         self._blobs = Blobs(repository, self._present)
         self._stack = ExitStack()
+        self._fetched = set(present_objects(repository) or ()) if is_mirror(repository) else set()
         self._file = lru_cache(maxsize=512)(self._read)
 
     def __enter__(self) -> Miner:
@@ -137,7 +138,16 @@ class Miner:
         self._stack.close()
 
     def _read(self, commit: str, path: str) -> bytes | None:
-        return self._blobs.one(f"{commit}:{path}")
+        if not is_mirror(self._repository):
+            return self._blobs.one(f"{commit}:{path}")
+        listing = checkout.run_git(["ls-tree", commit, "--", path], repository=self._repository).stdout.split()
+        if len(listing) < 4 or listing[1] != b"blob":
+            return None
+        name = listing[2].decode()
+        if bytes.fromhex(name) not in self._fetched:
+            prefetch(self._repository, [name], quiet=True)
+            self._fetched.add(bytes.fromhex(name))
+        return self._blobs.one(name)
 
     def finish(self, judgement: Judgement, facts: Mapping[int, PullFacts]) -> tuple[Judgement, Draft | None]:
         """Look at the files of a kept pull request: drop it after all, or make its draft."""

@@ -40,14 +40,15 @@ def mirror(repo: str, url: str | None = None, ref: str | None = None) -> Path:
     return home
 
 
-def prefetch(repository: Path, blobs: Sequence[str]) -> int:
+def prefetch(repository: Path, blobs: Sequence[str], quiet: bool = False) -> int:
     """Fetch blobs that a blobless mirror lacks, many at once; what has arrived stays when it is interrupted.
 
     Returns how many were asked for. Raises MachineError when the remote refuses.
     """
     for start in range(0, len(blobs), _BATCH):
         batch = blobs[start : start + _BATCH]
-        say(f"fetching file contents: {start + len(batch)} of {len(blobs)}")
+        if not quiet:
+            say(f"fetching file contents: {start + len(batch)} of {len(blobs)}")
         arguments = [
             "-c", "fetch.negotiationAlgorithm=noop", "fetch", "-q", "origin", "--no-tags", "--no-write-fetch-head",
             "--recurse-submodules=no", "--filter=blob:none", "--stdin",
