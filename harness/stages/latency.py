@@ -249,6 +249,6 @@ class _Measuring:
 
 def _close(last: tuple[float | None, float | None], now: tuple[float | None, float | None]) -> bool:
     return all(
-        old is not None and new is not None and abs(new / old - 1) < STEADY
+        bool(old and new) and abs((new or 0.0) / (old or 1.0) - 1) < STEADY
         for old, new in zip(last, now, strict=True)
     )
