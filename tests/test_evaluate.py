@@ -290,3 +290,30 @@ def test_nothing_usable_is_an_error_before_anything_starts(pocket: Path, tmp_pat
     with pytest.raises(ExpectedError, match="no prediction of suite"):
         run(pocket, tmp_path, write_predictions(tmp_path / "z.jsonl", {9: right(1)}))
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.docker
+def test_a_killed_container_is_tried_again_and_the_broken_try_is_kept(pocket: Path, tmp_path: Path) -> None:
+    run(pocket, tmp_path / "warm", "gold", "docker")
+    slow = "import time\n\n\ndef f1(x):\n    time.sleep(2)\n    return 2 * x"
+    file = write_predictions(tmp_path / "p.jsonl", {1: patch(1, slow)})
+    process = start(tmp_path, "killed", "docker", str(file))
+    listing = ["docker", "ps", "-q", "--filter", "label=rtb.run=killed"]
+    try:
+        wait_for((tmp_path / "killed" / "rtb__pocket-1" / "unit").exists)
+        found = subprocess.run(listing, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+        assert len(found) == 1
+        subprocess.run(["docker", "kill", *found], check=True, timeout=60, stdout=subprocess.DEVNULL)
+        _, said = process.communicate(timeout=240)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    stored = Run(tmp_path / "killed")
+    verdict = stored.read_verdict("rtb__pocket-1")
+    assert verdict is not None and verdict.outcome == "resolved"
+    assert [item.kind for item in verdict.attempts] == ["SandboxGone"]
+    assert stored.task("rtb__pocket-1").failed_attempt(1).is_dir()
+    left = subprocess.run(
+        ["docker", "ps", "-aq", "--filter", "label=rtb.run=killed"], capture_output=True, timeout=60
+    )
+    assert left.stdout == b""
