@@ -313,7 +313,5 @@ def test_a_killed_container_is_tried_again_and_the_broken_try_is_kept(pocket: Pa
     assert verdict is not None and verdict.outcome == "resolved"
     assert [item.kind for item in verdict.attempts] == ["SandboxGone"]
     assert stored.task("rtb__pocket-1").failed_attempt(1).is_dir()
-    left = subprocess.run(
-        ["docker", "ps", "-aq", "--filter", "label=rtb.run=killed"], capture_output=True, timeout=60
-    )
-    assert left.stdout == b""
+    listing.insert(2, "-a")
+    assert subprocess.run(listing, capture_output=True, check=True, timeout=60).stdout == b""
