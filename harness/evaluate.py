@@ -30,7 +30,6 @@ from rtb.task import STAGES, StageName, task_digest
 
 # So many equal machine faults one after the other are one broken machine: no further task is begun.
 EQUAL_FAULTS = 5
-AVAILABLE_STAGES = STAGES
 
 
 @dataclass(frozen=True)
@@ -81,11 +80,14 @@ class _Answers:
 
 def evaluate(request: Request) -> Finished:
     """Evaluate, or finish, a run. Raises ExpectedError on bad input; KeyboardInterrupt leaves a resumable run."""
-    stages, profile = _stages(request.stages), _profile(request.profile)
+    wanted, profile = named_stages(request.stages), _profile(request.profile)
     loaded = _suite(request)
     entries = loaded.select(request.instances)
     if not entries:
         raise ExpectedError(f"suite {loaded.suite.name} has no task")
+    stages = tuple(stage for stage in wanted if any(stage in entry.task.stages for entry in entries))
+    if not stages:
+        raise ExpectedError(f"no chosen task of suite {loaded.suite.name} has a stage {' or '.join(wanted)}")
     answers = _answers(request.predictions, {entry.instance_id for entry in entries}, loaded)
     kind = environment.choose_kind(request.sandbox)
     digests = {entry.instance_id: _digest(entry) for entry in entries}
@@ -121,10 +123,11 @@ def evaluate(request: Request) -> Finished:
     return Finished(run, report, sum(not problem.is_warning for problem in answers.problems))
 
 
-def _stages(names: tuple[str, ...]) -> tuple[StageName, ...]:
+def named_stages(names: tuple[str, ...]) -> tuple[StageName, ...]:
+    """Stages by name, in the order they run. Raises ExpectedError on a name that is none."""
     wanted = [name.strip() for name in names if name.strip()]
-    if unknown := [name for name in wanted if name not in AVAILABLE_STAGES]:
-        raise ExpectedError(f"--stages {unknown[0]!r}: this version has {', '.join(AVAILABLE_STAGES)}")
+    if unknown := [name for name in wanted if name not in STAGES]:
+        raise ExpectedError(f"--stages {unknown[0]!r}: this version has {', '.join(STAGES)}")
     if not wanted:
         raise ExpectedError("--stages names no stage")
     return tuple(stage for stage in STAGES if stage in wanted)

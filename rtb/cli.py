@@ -26,6 +26,7 @@ from rtb.options import (
     PlainOption,
     SandboxOption,
     SkipInvalidOption,
+    StagesOption,
     SuiteOption,
     WorkersOption,
     choose,
@@ -46,6 +47,7 @@ from rtb.solve_command import (
 )
 from rtb.tasks_command import predictions_app, tasks_app
 
+ALL_STAGES = "unit,accuracy,latency"
 MOST_ROWS = 200  # of tasks in a console table
 # Some versions of typer bring their own copy of click: its ClickException is found through BadParameter's ancestors.
 USAGE_ERROR = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])
@@ -121,7 +123,7 @@ def evaluate(
     predictions: Annotated[str, typer.Option("--predictions", help="A file, or the control gold, base or sabotage.")],
     suite: SuiteOption = None,
     instance: Annotated[list[str] | None, typer.Option("-i", "--instance", help="Only these tasks.")] = None,
-    stages: Annotated[str, typer.Option(help="Comma-separated: unit.")] = "unit",
+    stages: StagesOption = ALL_STAGES,
     sandbox: SandboxOption = None,
     workers: WorkersOption = os.cpu_count() or 1,
     run_id: Annotated[str | None, typer.Option("--run-id", help="Name of the run; the same name resumes it.")] = None,
@@ -149,6 +151,32 @@ def evaluate(
     if finished.report.incomplete:
         raise typer.Exit(EXIT_INCOMPLETE)
     if finished.faulty_predictions and not skip_invalid:
+        raise typer.Exit(EXIT_EXPECTED)
+
+
+@app.command(epilog="Example: rtb validate rtb__tinyserve-9 --sandbox local --runs 1")
+def validate(
+    ids: IdsArgument = None,
+    suite: SuiteOption = None,
+    sandbox: SandboxOption = None,
+    stages: StagesOption = ALL_STAGES,
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each control.")] = 3,
+    out: Annotated[Path, typer.Option(help="Folder of the raw files.")] = Path("validation"),
+    gpu: Annotated[bool, typer.Option("--gpu", help="Run kernels compiled, each task on a leased GPU.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run gold, base and sabotage on tasks; write their test ids and baselines, or say why a task is refused."""
+    from harness.evaluate import named_stages
+    from harness.validate_suite import validate_tasks
+    from rtb.console import say
+
+    found = validate_tasks(
+        choose(suite, ids, need=True), sandbox=sandbox, out=out, say=say, runs=runs, gpu=gpu,
+        stages=named_stages(tuple(stages.split(","))),
+    )  # fmt: skip
+    if as_json:
+        emit([{"instance_id": item.instance_id, "refused": list(item.refused)} for item in found])
+    if any(item.refused for item in found):
         raise typer.Exit(EXIT_EXPECTED)
 
 

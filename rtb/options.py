@@ -23,6 +23,7 @@ IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[TASK_ID]...",
 SandboxOption = Annotated[
     str | None, typer.Option("--sandbox", help="docker or local; default: docker where it answers.")
 ]
+StagesOption = Annotated[str, typer.Option(help="Comma-separated; a task runs those it has.")]
 PlainOption = Annotated[bool, typer.Option("--plain", help="Plain lines instead of live progress.")]
 WorkersOption = Annotated[int, typer.Option(min=1, help="Tasks at a time.")]
 CloneOption = Annotated[Path | None, typer.Option(help="A clone that has the commits; else they are fetched.")]
