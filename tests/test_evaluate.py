@@ -218,7 +218,14 @@ def start(out: Path, run_id: str, sandbox: str, predictions: str) -> subprocess.
         "--sandbox", sandbox, "--out", str(out), "--run-id", run_id, "--workers", "2", "--plain",
     ]  # fmt: skip
     env = {**os.environ, "PYTHONPATH": str(pocketsuite.ROOT)}
-    return subprocess.Popen(command, stderr=subprocess.PIPE, env=env, start_new_session=True)
+    return subprocess.Popen(
+        command, stderr=subprocess.PIPE, env=env, start_new_session=True, preexec_fn=heed_interrupts
+    )
+
+
+def heed_interrupts() -> None:
+    """A shell's background jobs ignore SIGINT, and so would what they start: the tests' processes must not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for(condition: Any, seconds: float = 120) -> None:

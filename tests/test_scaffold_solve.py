@@ -346,8 +346,9 @@ def test_control_c_keeps_everything_and_the_same_command_goes_on(
 ) -> None:
     out = tmp_path / "preds.jsonl"
     process = subprocess.Popen(
-        [sys.executable, "-c", CONTROL_C, server.url, str(out)], stderr=subprocess.PIPE, text=True, cwd=Path.cwd()
-    )
+        [sys.executable, "-c", CONTROL_C, server.url, str(out)], stderr=subprocess.PIPE, text=True, cwd=Path.cwd(),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job's children ignore it
+    )  # fmt: skip
     assert process.stderr is not None
     seen: set[str] = set()
     for line in process.stderr:
