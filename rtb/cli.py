@@ -118,7 +118,7 @@ def build_env(
         emit(built)
 
 
-@app.command(epilog="Example: rtb evaluate --predictions gold --suite demo --sandbox local -i rtb__tinyserve-2")
+@app.command(epilog="Example: rtb evaluate --predictions gold --suite demo --sandbox local -i rtb__tinyserve-9")
 def evaluate(
     predictions: Annotated[str, typer.Option("--predictions", help="A file, or the control gold, base or sabotage.")],
     suite: SuiteOption = None,

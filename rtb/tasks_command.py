@@ -48,7 +48,7 @@ def tasks_list(
     show_table(f"{len(rows)} tasks", ("suite", "task", "category", "stages", "title"), rows)
 
 
-@tasks_app.command("show", epilog="Example: rtb tasks show rtb__tinyserve-2")
+@tasks_app.command("show", epilog="Example: rtb tasks show rtb__tinyserve-9")
 def tasks_show(task_id: str, suite: SuiteOption = None, as_json: JsonOption = False) -> None:
     """Show one task: what it asks, its targets, how it is judged."""
     from rtb.taskview import describe
@@ -86,7 +86,9 @@ def tasks_schema(
     emit(schema(what))
 
 
-@tasks_app.command("hydrate", epilog="Example: rtb tasks hydrate vllm-project__vllm-7386 --clone ../vllm")
+@tasks_app.command(
+    "hydrate", epilog="Example: rtb tasks hydrate vllm-project__vllm-7386 --suite real-cpu --clone ../vllm"
+)
 def tasks_hydrate(
     ids: IdsArgument = None,
     suite: SuiteOption = None,
