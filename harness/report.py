@@ -117,6 +117,9 @@ def task_row(verdict: Verdict) -> tuple[str, ...]:
     """One task as the console and Markdown show it."""
     method = verdict.patch.method if verdict.patch is not None and verdict.patch.status == "applied" else "–"
     seconds = f"{verdict.seconds:.1f}" if verdict.seconds is not None else "–"
+    why = verdict.reason
+    if verdict.patch is not None and verdict.patch.flags:
+        why += f" [set aside: {', '.join(verdict.patch.flags)}]"
     return (
         verdict.instance_id,
         verdict.category,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from harness.metrics import metrics, row_of, wilson
-from harness.report import as_json, build_report, to_markdown
+from harness.report import as_json, build_report, task_row, to_markdown
 from harness.verdict import decide, verdict_of
 from rtb.result import OUTCOMES, Outcome, PatchFactsApplied, ResumeKey, StageResult, UnitFacts, Verdict
 from rtb.run import Machine, RunRecord, TaskRecord
@@ -166,3 +166,11 @@ def test_wilson_agrees_with_the_textbook_value() -> None:
 def test_an_error_has_no_share_of_tests() -> None:
     row = row_of(verdict_of(record(), []))
     assert row.outcome == "error" and row.utp is None
+
+
+def test_what_was_set_aside_of_a_patch_is_shown_beside_the_reason() -> None:
+    facts = {"status": "applied", "method": "strict", "reason": "", "sha256": "0"}
+    flags = ("test_infrastructure_touched: conftest.py",)
+    rec = record(patch=PatchFactsApplied.model_validate({**facts, "flags": flags}))
+    assert task_row(verdict_of(rec, [unit("failed", 1)]))[-1].endswith(f"[set aside: {flags[0]}]")
+    assert "set aside" not in task_row(verdict_of(record(), [unit("failed", 1)]))[-1]
