@@ -127,7 +127,7 @@ def task_row(verdict: Verdict) -> tuple[str, ...]:
         unit_cell(verdict),
         method,
         seconds,
-        verdict.reason,
+        why,
     )
 
 
