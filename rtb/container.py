@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -314,7 +315,11 @@ class Engine:
         """What the first stages of our builds leave: unnamed images that hold wheels and host settings."""
         wanted = {"dangling": True, "label": ["rtb.stage=builder", f"rtb.owner={owner_id()}"]}
         with translated("removing build stages"):
-            found = self._api.images(filters=wanted)
-            for image in found:
-                with contextlib.suppress(docker.errors.APIError):  # in use by a build that runs now
-                    self._api.remove_image(image["Id"], noprune=False)
+            for pause in (0.2, 0.5, 1.0, 2.0, 0.0):
+                for image in self._api.images(filters=wanted):
+                    # In use by a build that runs now, or by a step's container whose removal is still under way.
+                    with contextlib.suppress(docker.errors.APIError):
+                        self._api.remove_image(image["Id"], noprune=False)
+                if not self._api.images(filters=wanted):
+                    return
+                time.sleep(pause)
