@@ -28,7 +28,16 @@ from rtb.sandbox import Limits
 
 REQUEST_SECONDS = 120
 # How the engine says that a container, or a command in it, has ended.
-_GONE = ("No such container", "No such exec", "is not running", "marked for removal", "is dead", "is paused")
+_GONE = (
+    "No such container",
+    "No such exec",
+    "is not running",
+    "marked for removal",
+    "is dead",
+    "is paused",
+    # An engine that is taking a container away has lost its files before it says so.
+    "RWLayer of container",
+)
 # How it says that a path leads nowhere, beside 404.
 _NOWHERE = ("not a directory", "too many levels of symbolic links", "too many links", "file name too long")
 # Go's file mode bits for folder, link, device, pipe, socket, character device, irregular.

@@ -137,7 +137,12 @@ class DockerSandbox:
             path.encode()
         except UnicodeEncodeError:
             return self._read_odd(path, limit_bytes)
-        data = self._engine.get(self._container, path, limit_bytes)
+        try:
+            data = self._engine.get(self._container, path, limit_bytes)
+        except MachineError as error:
+            if not isinstance(error, OutOfSpace):
+                self._check_alive()  # a container that is dying refuses in many words
+            raise
         if data is None:
             self._check_alive()  # a container that is being removed has no files either
         return data
