@@ -124,7 +124,8 @@ def steps_script(environment: Environment) -> bytes:
     Without `set -u`: activation scripts of compilers and of conda read variables that may not be set.
     """
     steps = [("install", step) for step in environment.install] + [("fix", step) for step in environment.fixes]
-    lines = ["set -e"]
+    # No byte code from steps: a fix that leaves a file's size and second as they were would be hidden by it.
+    lines = ["set -e", "export PYTHONDONTWRITEBYTECODE=1"]
     for number, (kind, step) in enumerate(steps, 1):
         name = f"[rtb] step {number} of {len(steps)} ({kind})"
         lines.append(f"printf '%s\\n' {shlex.quote(f'{name}: {step}')}")
