@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Literal
 
+from rtb import syntax
 from rtb.result import AuditFinding
 from rtb.task import Target
 
@@ -106,7 +107,7 @@ def _new_findings(path: str, before: bytes | None, after: bytes) -> list[AuditFi
 
 def _scan(path: str, source: bytes) -> list[AuditFinding]:
     try:
-        tree = ast.parse(source)
+        tree = syntax.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         number = error.lineno if isinstance(error, SyntaxError) else None
         return [

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rtb import syntax
 from rtb.errors import ExpectedError, InvalidFile
 from rtb.result import TestStatus
 from rtb.task import TestIds, unsound_node_id
@@ -155,7 +155,7 @@ def _parse(task: str, key: str, text: str, warnings: list[str]) -> object:
     except ValueError:
         pass
     try:
-        value = ast.literal_eval(text)
+        value = syntax.literal(text)
     except (ValueError, SyntaxError) as error:
         raise InvalidFile(f"{task}: {key} is text that is neither JSON nor a Python list: {text[:80]!r}") from error
     warnings.append(f"{key} is written as python repr")

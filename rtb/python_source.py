@@ -10,10 +10,11 @@ import ast
 import codecs
 import itertools
 import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
+
+from rtb import syntax
 
 MAX_SOURCE_BYTES = 1_048_576  # generated files; the largest hand-written kernel file seen has 0.2 MiB
 
@@ -59,9 +60,7 @@ def decode(data: bytes) -> str | Unreadable:
 def parse(text: str) -> ast.Module | Unreadable:
     """The syntax tree, or why there is none (Python 2, merge conflict markers, newer syntax than ours)."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # other people's invalid escapes are not ours to report
-            return ast.parse(text)
+        return syntax.parse(text)
     except SyntaxError as error:
         return Unreadable("syntax_error", f"line {error.lineno}: {error.msg}")
     except (ValueError, RecursionError, MemoryError) as error:

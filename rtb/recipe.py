@@ -124,11 +124,13 @@ def steps_script(environment: Environment) -> bytes:
     Without `set -u`: activation scripts of compilers and of conda read variables that may not be set.
     """
     steps = [("install", step) for step in environment.install] + [("fix", step) for step in environment.fixes]
-    # No byte code from steps: a fix that leaves a file's size and second as they were would be hidden by it.
+    # A fix that leaves a file's size and second as they were is hidden by byte code: steps write none, and what pip
+    # compiled before a step is at least a second older than what the step edits.
     lines = ["set -e", "export PYTHONDONTWRITEBYTECODE=1"]
     for number, (kind, step) in enumerate(steps, 1):
         name = f"[rtb] step {number} of {len(steps)} ({kind})"
         lines.append(f"printf '%s\\n' {shlex.quote(f'{name}: {step}')}")
+        lines.append("sleep 1")
         failed = f"code=$?; printf '%s\\n' {shlex.quote(f'{name} failed: {step}')}; exit $code"
         lines.append(f"bash -e -o pipefail -c {shlex.quote(step)} || {{ {failed}; }}")
     return ("\n".join(lines) + "\n").encode()

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from rtb import syntax
 from rtb.errors import ExpectedError
 from rtb.sabotage_host import HELPERS, OUTPUT_NAMES
 from rtb.task import Target
@@ -95,7 +96,7 @@ class _Text:
         try:
             self.encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
             self.data = source.decode(self.encoding).encode()
-            self.tree = ast.parse(self.data.decode())  # as text: a coding cookie no longer holds
+            self.tree = syntax.parse(self.data.decode())  # as text: a coding cookie no longer holds
         except (SyntaxError, ValueError) as error:
             raise CannotSabotage(f"{label}: the file cannot be read as Python ({error})") from error
         self.starts = _line_starts(self.data)
@@ -142,7 +143,7 @@ class _Text:
         for offset, _, text in sorted(self.insertions, reverse=True):
             data = data[:offset] + text + data[offset:]
         try:
-            ast.parse(data.decode())
+            syntax.parse(data.decode())
         except SyntaxError as error:
             raise self.error(f"the change would not be Python (line {error.lineno})") from error
         return data.decode().encode(self.encoding)

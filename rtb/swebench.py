@@ -6,7 +6,6 @@ care: what cannot be graded (no fail-to-pass id, cut ids, an id in both lists) i
 
 from __future__ import annotations
 
-import ast
 import base64
 import json
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from rtb import syntax
 from rtb.errors import InvalidFile
 from rtb.task import Task, TestIds, unsound_node_id
 
@@ -135,7 +135,7 @@ def _as_list(value: Any) -> tuple[tuple[str, ...] | None, str | None]:
             value = json.loads(value)
         except ValueError:
             try:
-                value = ast.literal_eval(value)
+                value = syntax.literal(value)
                 how = "a Python repr, not JSON"
             except (ValueError, SyntaxError):
                 return None, None

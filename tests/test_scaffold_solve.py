@@ -335,7 +335,7 @@ url, out = sys.argv[1:]
 model = ModelOptions(name="local/never-submits", base_url=url)
 try:
     solve(load_suite("toy").entries, SolveOptions(model=model, out=Path(out), workers=2, sandbox="local", plain=True,
-          budget=Budget(steps=100_000, command_seconds=600)))
+          budget=Budget(steps=10**9, tokens=10**15, wall_seconds=None, command_seconds=600)))
 except KeyboardInterrupt:
     sys.exit(130)
 """

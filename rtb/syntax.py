@@ -1,0 +1,30 @@
+"""The one place that asks the interpreter for a syntax tree.
+
+CPython 3.11 and 3.12 count the depth of the tree they hand out in one place for all threads: two threads that parse at
+the same moment end in `SystemError: AST constructor recursion depth mismatch`, for sources without any fault
+(github.com/python/cpython/issues/106905). `rtb evaluate` works in threads, so trees are made one at a time.
+"""
+
+from __future__ import annotations
+
+import ast
+import threading
+import warnings
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def parse(source: str | bytes) -> ast.Module:
+    """`ast.parse` for threads. Other people's invalid escapes give no warnings.
+
+    Raises SyntaxError, ValueError, RecursionError and MemoryError as `ast.parse` does.
+    """
+    with _ONE_AT_A_TIME, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
+
+
+def literal(text: str) -> object:
+    """`ast.literal_eval` for threads. Raises ValueError or SyntaxError for what is no literal."""
+    with _ONE_AT_A_TIME:
+        return ast.literal_eval(text)
