@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
+# The kernel may give a signal to any thread; only a main thread that wakes now and then sees it at once.
+WAKE_SECONDS = 0.5
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -38,7 +41,7 @@ def run_all(
                     running[pool.submit(work, item)] = item
                 if not running:
                     return
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                done, _ = wait(running, timeout=WAKE_SECONDS, return_when=FIRST_COMPLETED)
                 for future in done:
                     on_result(running.pop(future), future.result())
         except BaseException:

@@ -19,6 +19,8 @@ from scaffold.solve_folder import SolveFolder, put_aside
 
 # So many equal faults one after the other are one broken machine: no further attempt is begun.
 EQUAL_FAULTS = 3
+# The kernel may give a signal to any thread; only a main thread that wakes now and then sees it at once.
+WAKE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Batch:
                         running[pool.submit(self._attempt, key, plans, rooms, shown)] = key
                     if not running:
                         return
-                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    done, _ = wait(running, timeout=WAKE_SECONDS, return_when=FIRST_COMPLETED)
                     for future in done:
                         self._finished(running.pop(future), future.result(), shown)
             except BaseException:

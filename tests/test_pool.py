@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -83,3 +84,19 @@ def test_an_interrupt_ends_what_runs_waits_for_it_and_goes_on_up(fault: type[Bas
         run_all([0, 1], work, workers=2, on_result=on_result, stop=stop, interrupt=ended.set)
     assert stop.is_set()
     assert finished == [1]
+
+
+def test_a_signal_that_a_worker_gets_ends_the_run_too() -> None:
+    """The kernel may hand Ctrl-C to any thread; a main thread asleep in a lock would never see it."""
+    stop = threading.Event()
+
+    def work(item: int) -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        assert stop.wait(60)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_all([1], work, workers=1, on_result=lambda item, result: None, stop=stop, interrupt=stop.set)
+    finally:
+        signal.signal(signal.SIGINT, before)

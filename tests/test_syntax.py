@@ -18,7 +18,9 @@ def test_threads_that_parse_at_the_same_moment_all_get_their_tree() -> None:
     def callback(phase: str, info: dict[str, int]) -> None:
         sum(range(200))
 
-    gc.set_threshold(50)  # a collection inside a parse runs Python, which lets another thread in: the moment of the fault
+    gc.set_threshold(
+        50
+    )  # a collection inside a parse runs Python, which lets another thread in: the moment of the fault
     gc.callbacks.append(callback)
     sys.setswitchinterval(1e-6)
     try:
