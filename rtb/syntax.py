@@ -1,7 +1,7 @@
 """The one place that asks the interpreter for a syntax tree.
 
-CPython 3.11 and 3.12 count the depth of the tree they hand out in one place for all threads: two threads that parse at
-the same moment end in `SystemError: AST constructor recursion depth mismatch`, for sources without any fault
+CPython 3.11 and 3.12 count the depth of the tree they hand out in one place for all threads: two threads that parse
+at the same moment end in `SystemError: AST constructor recursion depth mismatch`, for sources without any fault
 (github.com/python/cpython/issues/106905). `rtb evaluate` works in threads, so trees are made one at a time.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -91,12 +92,13 @@ def test_a_signal_that_a_worker_gets_ends_the_run_too() -> None:
     stop = threading.Event()
 
     def work(item: int) -> None:
+        time.sleep(0.3)  # by now the main thread waits
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
         assert stop.wait(60)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children ignore it
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_all([1], work, workers=1, on_result=lambda item, result: None, stop=stop, interrupt=stop.set)
+            run_all([1], work, workers=1, on_result=print, stop=stop, interrupt=stop.set)
     finally:
         signal.signal(signal.SIGINT, before)
