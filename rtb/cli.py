@@ -218,7 +218,8 @@ def _show(path: Path) -> None:
     verdicts = (run.read_verdict(name) for name in run.read_record().instance_ids)
     found = (verdict for verdict in verdicts if verdict is not None)
     rows = [reports.task_row(verdict) for verdict in islice(found, MOST_ROWS)]
-    show_table(f"{stored.suite}: {', '.join(stored.model_names)}", reports.TASK_COLUMNS, rows, right=(3, 5))
+    title = f"{stored.suite}: {', '.join(stored.model_names)}"
+    show_table(title, reports.TASK_COLUMNS, rows, right=(3, 5), text_below=True)
     numbers = range(1, len(reports.metric_columns()))
     show_table("", reports.metric_columns(), reports.metric_rows(stored), right=tuple(numbers))
     if stored.tasks > MOST_ROWS:

@@ -23,6 +23,9 @@ OUTCOME_STYLE = {
     "not_submitted": "dim",
 }
 
+GAP = 2  # between columns
+TEXT_COLUMN = 36  # characters; a narrower column of text is not readable
+
 
 def say(text: str) -> None:
     """One message on standard error, as it is: no markup is read, control characters are shown, not obeyed."""
@@ -148,17 +151,43 @@ def progress(total: int, *, plain: bool | None = None, quiet: bool = False) -> I
 
 
 def show_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[int] = (),
+    text_below: bool = False,
 ) -> None:
-    """A table on standard error. `right` names the columns that hold numbers."""
+    """A table on standard error. `right` names the columns that hold numbers.
+
+    Names are never broken, texts wrap. With `text_below`, a last column of text that the terminal leaves no room for
+    goes below the table, a line a row.
+    """
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", title_style="bold")
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="right" if index in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(cell), style=OUTCOME_STYLE.get(cell, "")) for cell in row))
-    width = None if sys.stderr.isatty() else 160
-    Console(stderr=True, width=width).print(table)
+    cells = [[printable(cell) for cell in row] for row in rows]
+    screen = Console(stderr=True).width if sys.stderr.isatty() else 160
+    widths = [max(len(line[index]) for line in [list(columns), *cells]) for index in range(len(columns))]
+    last = len(columns) - 1
+    before = sum(min(widths[index], TEXT_COLUMN) for index in range(last)) + GAP * last
+    below = text_below and screen - before < min(widths[last], TEXT_COLUMN)
+    least = 0 if last in right or below else before + min(widths[last], TEXT_COLUMN // 2)
+    # Better a line that the terminal breaks than a name that cannot be copied.
+    console = Console(stderr=True, width=max(screen, least))
+    table = Table(
+        title=title or None, title_justify="left", title_style="bold",
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0),  # and a column of the box
+    )  # fmt: skip
+    for index, name in enumerate(columns[:last] if below else columns):
+        is_name = index != last and index not in right and widths[index] <= TEXT_COLUMN
+        table.add_column(name, justify="right" if index in right else "left", overflow="fold", no_wrap=is_name)
+    for row in cells:
+        table.add_row(*(Text(cell, style=OUTCOME_STYLE.get(cell, "")) for cell in (row[:last] if below else row)))
+    console.print(table)
+    if below:
+        for row in cells:
+            if row[last].strip():
+                console.print(Text(f"{row[0]}: {row[last]}"), soft_wrap=True)
