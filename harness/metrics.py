@@ -119,3 +119,24 @@ def metrics(rows: Iterable[Row]) -> Metrics:
         s_tpot=mean([row.s_tpot for row in kept if row.s_tpot is not None]),
         cost=mean([row.cost_usd for row in kept if row.cost_usd is not None]),
     )
+
+
+NAMES = ("success", "applied", "ftp", "utp", "nr", "s_ttft", "s_tpot", "cost")
+
+
+def average(models: Sequence[Metrics]) -> Metrics:
+    """The paper's row of averages: each metric's plain mean over the models that have it, with Student's interval
+    over models. `n` is the number of models."""
+    columns = {name: [getattr(item, name).value for item in models] for name in NAMES}
+    return Metrics.model_validate(
+        {name: mean([value for value in values if value is not None]) for name, values in columns.items()}
+    )
+
+
+def geometric(values: Sequence[float]) -> Metric:
+    """Geometric mean of ratios with Student's 95 % interval of the logarithms; null over none."""
+    if any(value <= 0 for value in values):
+        return Metric(value=None, n=len(values))
+    found = mean([math.log(value) for value in values])
+    low, high = (None if bound is None else math.exp(bound) for bound in (found.low, found.high))
+    return Metric(value=None if found.value is None else math.exp(found.value), n=found.n, low=low, high=high)
