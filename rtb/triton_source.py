@@ -2,8 +2,8 @@
 
 A file is read part by part (see `rtb.source_parts`), and of a further version only the parts that changed. What a
 part says by itself is in `rtb.triton_piece`; this module puts the parts of one file together: it resolves which
-decorators are `triton.jit` through the file's imports and aliases, and finds the constants and configuration lists the
-kernels depend on.
+decorators are `triton.jit` through the file's imports and aliases, and finds the constants and configuration lists
+that the kernels depend on.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ LINES = st.sampled_from(
     [
         "import triton\n", "from triton import jit\n", "BLOCK = 64\n", "BLOCK = 128\n", "@triton.jit\n", "@jit\n",
         "def kernel(x, n):\n    tl.store(x, n * BLOCK)\n", "def kernel(x, n):\n    tl.store(x, n)\n",
-        "def run(x):\n    kernel[(1,)](x, 2)\n", "def other():\n    return 1\n", "if True:\n    y = 1\n", "else:\n    y = 2\n",
-        '"""text\n', "\n", "# a comment\n", "x = [\n1,\n]\n", "class A:\n    def f(self):\n        kernel[(2,)](self, 1)\n",
+        "def run(x):\n    kernel[(1,)](x, 2)\n", "def other():\n    return 1\n", "if True:\n    y = 1\n",
+        "else:\n    y = 2\n", '"""text\n', "\n", "# a comment\n", "x = [\n1,\n]\n",
+        "class A:\n    def f(self):\n        kernel[(2,)](self, 1)\n",
         "make = partial(jit)\n", "@make\n",
     ]
 )  # fmt: skip
