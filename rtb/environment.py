@@ -9,6 +9,7 @@ local sandbox is here; they import neither.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ from rtb.suite import TaskEntry
 
 Kind = Literal["docker", "local"]
 Say = Callable[[str], None]
+# Where a host keeps its driver and compiler: a clean environment would hide them from who has leased a GPU.
+GPU_VARIABLES = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "TRITON_LIBCUDA_PATH", "TRITON_PTXAS_PATH", "CC")
 NOT_ISOLATED = {
     "network": "commands can reach the network",
     "processes": "a command's processes are only found by their parents and an environment variable",
@@ -133,6 +136,8 @@ def open_sandbox(
 
     assert prepared.tree is not None
     env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(devices))
+    if devices:
+        env = {name: os.environ[name] for name in GPU_VARIABLES if name in os.environ} | env
     shared = [folder for folder in (prepared.venv, prepared.tree) if folder]
     with open_local_sandbox(prepared.tree, env=env, path=prepared.path, limits=limits, shared=shared) as processes:
         yield processes

@@ -1,8 +1,13 @@
 """The local counterpart of an image: a virtual environment per lock file, and a task's tree, both kept in the cache.
-EDGE: venv and pip."""
+EDGE: venv and pip.
+
+Where nothing can be installed (a GPU host without network), `RTB_LOCAL_PYTHON=/path/to/python` names an interpreter
+whose own packages stand in for every lock file. Their versions are part of the digest.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -15,7 +20,7 @@ from pathlib import Path
 
 from rtb import host_pip
 from rtb.base_tree import base_tree
-from rtb.errors import BuildFailed, LeakFound, OutOfSpace
+from rtb.errors import BuildFailed, ExpectedError, LeakFound, OutOfSpace
 from rtb.guarded_folder import remove_folder
 from rtb.image import build_log, build_problem
 from rtb.leaks import find_leaks
@@ -24,6 +29,14 @@ from rtb.storage import cache_folder, locked
 from rtb.suite import TaskEntry
 
 Say = Callable[[str], None]
+LOCAL_PYTHON = "RTB_LOCAL_PYTHON"
+# What an interpreter says of itself: version, folders of packages, and every package with its version.
+_ASK = """
+import json, platform, site, sys
+from importlib.metadata import distributions
+found = sorted({f"{item.metadata['Name']}=={item.version}" for item in distributions() if item.metadata["Name"]})
+print(json.dumps([platform.python_version(), [path for path in sys.path if path.endswith("-packages")], found]))
+"""
 
 
 @dataclass(frozen=True)
@@ -43,21 +56,48 @@ class LocalEnvironment:
 
 def build_local(entry: TaskEntry, recipe: Recipe, *, rebuild: bool, progress: Say) -> LocalEnvironment:
     """Make what is not there yet; parallel runs make it once. Raises BuildFailed, LeakFound, OutOfSpace."""
-    python, version = interpreter(recipe.environment.python)
-    venv_digest = recipe.venv_digest(f"{version} {platform.system()} {platform.machine()}")
+    host = host_python()
+    python, version = (host.path, host.version) if host else interpreter(recipe.environment.python)
+    where = f"{version} {platform.system()} {platform.machine()}"
+    venv_digest = recipe.venv_digest(f"{where} {' '.join(host.packages)}" if host else where)
     digest = recipe.local_digest(venv_digest)
     venv = cache_folder("venvs") / venv_digest[:12]
     home = cache_folder("trees") / digest[:12]
     # A rebuild never takes a shared virtual environment from under another run: only what is this task's own.
     with locked(venv):
         if not (venv / ".complete").exists() or (rebuild and recipe.has_steps):
-            progress(f"making virtual environment {venv.name} ({recipe.environment.lock or 'no lock file'})")
-            _make_venv(recipe, python, venv, venv_digest)
+            filled = f"the packages of {host.path}" if host else recipe.environment.lock or "no lock file"
+            progress(f"making virtual environment {venv.name} ({filled})")
+            _make_venv(recipe, python, venv, venv_digest, host)
     with locked(home):
         if not (home / ".complete").exists() or rebuild:
             progress(f"making the tree of {entry.instance_id}")
             _make_tree(entry, recipe, venv, home, digest)
     return LocalEnvironment(digest, venv, home / "tree", version)
+
+
+@dataclass(frozen=True)
+class HostPython:
+    """An interpreter whose packages are taken as they are: `folders` hold them, `packages` are `name==version`."""
+
+    path: str
+    version: str
+    folders: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
+def host_python() -> HostPython | None:
+    """The interpreter that RTB_LOCAL_PYTHON names. Raises ExpectedError when it cannot be asked."""
+    named = os.environ.get(LOCAL_PYTHON)
+    if not named:
+        return None
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    try:
+        said = subprocess.run([named, "-c", _ASK], capture_output=True, text=True, timeout=60, env=clean, check=True)
+        version, folders, packages = json.loads(said.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise ExpectedError(f"{LOCAL_PYTHON}={named} is no Python that tells its packages: {error}") from None
+    return HostPython(named, version, tuple(folders), tuple(packages))
 
 
 def interpreter(wanted: str) -> tuple[str, str]:
@@ -73,14 +113,17 @@ def interpreter(wanted: str) -> tuple[str, str]:
     return found, said.stdout.split()[-1] if said.returncode == 0 and said.stdout else wanted
 
 
-def _make_venv(recipe: Recipe, python: str, venv: Path, digest: str) -> None:
+def _make_venv(recipe: Recipe, python: str, venv: Path, digest: str, host: HostPython | None) -> None:
     if venv.exists():
         remove_folder(venv)
     # Our own pip fills it, which takes a fortieth of the time of giving it one; only steps may want theirs.
-    bare = ["--without-pip"] if host_pip.can_install_elsewhere() and not recipe.has_steps else []
+    bare = ["--without-pip"] if host or (host_pip.can_install_elsewhere() and not recipe.has_steps) else []
     _run([python, "-m", "venv", *bare, str(venv)], "making a virtual environment", digest, cwd=venv.parent)
     inside = venv / "bin" / "python"
-    if recipe.lock:
+    if host:
+        # A path file and not --system-site-packages: the interpreter may live in a virtual environment itself.
+        (_packages(venv) / "rtb_host.pth").write_text("".join(f"{folder}\n" for folder in host.folders))
+    elif recipe.lock:
         requirements = venv / "requirements.lock"
         requirements.write_bytes(recipe.lock)
         command = host_pip.install_command(inside, requirements)

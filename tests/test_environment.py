@@ -417,6 +417,24 @@ def test_a_package_that_is_not_there(make_entry: Callable[..., TaskEntry], house
         environment.prepare(make_entry(), "local")
 
 
+def test_a_hosts_own_packages_stand_in_for_the_lock_where_nothing_can_be_installed(
+    make_entry: Callable[..., TaskEntry], house: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (house / "dockerfiles" / "cpu" / "tiny.lock").write_text("tiny-dep==9.9\n")  # of no index
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(house / "host")], check=True, timeout=120)
+    packages = next((house / "host" / "lib").glob("python*")) / "site-packages"
+    with zipfile.ZipFile(next((house / "wheels").glob("*.whl"))) as wheel:
+        wheel.extractall(packages)
+    monkeypatch.setenv("RTB_LOCAL_PYTHON", str(house / "host" / "bin" / "python"))
+    prepared = environment.prepare(make_entry(), "local")
+    assert run_in(prepared, tmp_path, "python -c 'import tiny_dep; print(tiny_dep.VALUE)'; cat m.py") == "42\nx = 1\n"
+    (packages / "tiny_dep-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: x\nVersion: 1.1\n")
+    assert environment.prepare(make_entry(), "local").digest != prepared.digest
+    monkeypatch.setenv("RTB_LOCAL_PYTHON", str(house / "nobody"))
+    with pytest.raises(ExpectedError, match=r"RTB_LOCAL_PYTHON=.*nobody is no Python"):
+        environment.prepare(make_entry(), "local")
+
+
 # Processes and sessions
 
 

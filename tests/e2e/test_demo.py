@@ -28,7 +28,7 @@ def evaluate(predictions: str, sandbox: str, out: Path) -> dict[str, Any]:
     """The JSON answer of an evaluation of the demo suite."""
     done = rtb(
         "evaluate", "--predictions", predictions, "--suite", "demo", "--sandbox", sandbox, "--out", str(out),
-        "--run-id", "demo", "--plain", "--json",
+        "--run-id", "demo", "--plain", "--json", "--stages", "unit",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-5000:]
     document = json.loads(done.stdout)
