@@ -24,6 +24,7 @@ from rtb.errors import ExpectedError
 from rtb.prediction import CONTROLS, Prediction, PredictionFile, Problem, read_predictions
 from rtb.result import Report, Verdict
 from rtb.run import Run, RunRecord, check_run_id
+from rtb.series import Series
 from rtb.storage import write_model
 from rtb.suite import LoadedSuite, TaskEntry, find_task, load_suite, suite_names
 from rtb.task import STAGES, StageName, task_digest
@@ -74,6 +75,11 @@ class _Answers:
         names = [entry.instance_id for entry in entries]
         return names if self.file is None else [name for name in names if name in self.file.positions]
 
+    def unfinished(self, entries: tuple[TaskEntry, ...]) -> dict[str, str]:
+        """Chosen tasks whose line is no answer, with the reason."""
+        there = {} if self.file is None else self.file.unfinished
+        return {entry.instance_id: there[entry.instance_id] for entry in entries if entry.instance_id in there}
+
     def load(self, entry: TaskEntry, base: BaseTree) -> Prediction:
         return controls.control(self.label, entry, base) if self.file is None else self.file.load(entry.instance_id)
 
@@ -81,7 +87,7 @@ class _Answers:
 def evaluate(request: Request) -> Finished:
     """Evaluate, or finish, a run. Raises ExpectedError on bad input; KeyboardInterrupt leaves a resumable run."""
     wanted, profile = named_stages(request.stages), _profile(request.profile)
-    loaded = _suite(request)
+    loaded = suite_of(request)
     entries = loaded.select(request.instances)
     if not entries:
         raise ExpectedError(f"suite {loaded.suite.name} has no task")
@@ -91,8 +97,10 @@ def evaluate(request: Request) -> Finished:
     answers = _answers(request.predictions, {entry.instance_id for entry in entries}, loaded)
     kind = environment.choose_kind(request.sandbox)
     digests = {entry.instance_id: _digest(entry) for entry in entries}
-    run_id = check_run_id(request.run_id or _name(answers, loaded, kind))
+    run_id = check_run_id(request.run_id or run_name(answers.label, loaded.suite.name, kind))
     run = Run(request.out / run_id)
+    if Series(run.path).record.is_file():
+        raise ExpectedError(f"{run.path} holds several runs: choose another --run-id for a single one")
     with run.sole_writer():
         here = machine.this_machine()
         record = RunRecord(
@@ -110,6 +118,7 @@ def evaluate(request: Request) -> Finished:
             predictions=answers.label,
             predictions_sha256=answers.sha256,
             problems=answers.problems,
+            unfinished=answers.unfinished(entries),
             model_names=answers.model_names,
             machine=here,
             versions={**machine.versions(), **environment.versions(kind)},
@@ -148,7 +157,8 @@ def _devices(gpu: bool, entries: tuple[TaskEntry, ...]) -> tuple[str, ...]:
     return there
 
 
-def _suite(request: Request) -> LoadedSuite:
+def suite_of(request: Request) -> LoadedSuite:
+    """The suite that a request is about. Raises ExpectedError when its tasks are of several."""
     if request.suite is not None:
         return load_suite(request.suite)
     if request.instances:
@@ -168,9 +178,10 @@ def _answers(label: str, selected: set[str], loaded: LoadedSuite) -> _Answers:
     found = read_predictions(path, known)
     for problem in found.problems:
         say(f"{path}:{problem.place}: {'warning' if problem.is_warning else 'error'}: {problem.message}")
-    if not found.ids:
+    there = {*found.ids, *found.unfinished}
+    if not there:
         raise ExpectedError(f"{path}: no prediction of suite {loaded.suite.name} that could be evaluated")
-    if not selected & set(found.ids):
+    if not selected & there:
         raise ExpectedError(f"{path}: no prediction for any of the selected tasks")
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -181,11 +192,12 @@ def _digest(entry: TaskEntry) -> str:
     return task_digest(entry.task, entry.required_tests(), hydration.patches_of(entry).as_mapping())
 
 
-def _name(answers: _Answers, loaded: LoadedSuite, kind: str) -> str:
-    stem = answers.label if answers.file is None else Path(answers.label).stem
+def run_name(label: str, suite: str, kind: str) -> str:
+    """A name for a run that the user gave none: suite, predictions, sandbox and the time."""
+    stem = label if label in CONTROLS else Path(label).stem
     clean = "".join(char if char.isalnum() or char in "._-" else "-" for char in stem).lstrip("._-") or "run"
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    return f"{loaded.suite.name}-{clean[:40]}-{kind}-{stamp}"
+    return f"{suite}-{clean[:40]}-{kind}-{stamp}"
 
 
 def _created(run: Run) -> str:

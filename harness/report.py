@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from harness.metrics import Row, metrics, row_of
@@ -27,7 +28,9 @@ def build_report(record: RunRecord, verdicts: Iterable[Verdict]) -> Report:
     rows: list[Row] = []
     by_outcome: dict[Outcome, list[str]] = {outcome: [] for outcome in OUTCOMES}
     for verdict in verdicts:
-        rows.append(row_of(verdict))
+        row = row_of(verdict)
+        # An attempt that a fault ended says nothing about the tests it would have passed.
+        rows.append(replace(row, utp=None) if verdict.instance_id in record.unfinished else row)
         by_outcome[verdict.outcome].append(verdict.instance_id)
     groups = {name: [row for row in rows if row.category == name] for name in CATEGORIES}
     return Report(
@@ -38,7 +41,7 @@ def build_report(record: RunRecord, verdicts: Iterable[Verdict]) -> Report:
         metrics=metrics(rows),
         by_category={name: metrics(group) for name, group in groups.items() if group},
         category_tasks={name: len(group) for name, group in groups.items()},
-        incomplete=bool(by_outcome["error"]),
+        incomplete=bool(by_outcome["error"] or record.unfinished),
         model_names=record.model_names,
         sandbox=record.sandbox,
         stages=record.stages,
@@ -55,14 +58,19 @@ def _notes(record: RunRecord, by_outcome: dict[Outcome, list[str]]) -> tuple[str
             f"Incomplete: {len(by_outcome['error'])} task(s) ended in a machine fault; no fault counts as a failed "
             "model, but no score is final before they have a result. The same command finishes the run."
         )
-    if by_outcome["not_submitted"]:
-        notes.append(f"{len(by_outcome['not_submitted'])} task(s) have no prediction and count as not solved.")
+    if record.unfinished:
+        notes.append(
+            f"Incomplete: {len(record.unfinished)} prediction(s) are of attempts that a fault of a machine or of the "
+            "model's API ended; they are not graded and say nothing about the model. Run 'rtb solve' again first."
+        )
+    if missing := len(by_outcome["not_submitted"]) - len(record.unfinished):
+        notes.append(f"{missing} task(s) have no prediction and count as not solved.")
     if errors := sum(not problem.is_warning for problem in record.problems):
         notes.append(f"{errors} prediction(s) of {record.predictions} could not be read; see run.json, problems.")
     if not record.whole_suite:
         notes.append(f"A selection of the suite {record.suite}, not the whole of it.")
-    if missing := [name for name in ("accuracy", "latency") if name not in record.stages]:
-        notes.append(f"Not measured: {', '.join(missing)}. Success counts the unit tests only.")
+    if unmeasured := [name for name in ("accuracy", "latency") if name not in record.stages]:
+        notes.append(f"Not measured: {', '.join(unmeasured)}. Success counts the unit tests only.")
     notes.extend(f"Sandbox: {item}." for item in record.isolation)
     return tuple(notes)
 
@@ -151,10 +159,10 @@ def to_markdown(report: Report, record: RunRecord, verdicts: Iterable[Verdict]) 
             "",
         ]
     lines += [*(f"> {note}" for note in report.notes), ""]
-    lines += _table(metric_columns(), metric_rows(report))
+    lines += table_lines(metric_columns(), metric_rows(report))
     counts = [(outcome, str(count)) for outcome, count in report.outcomes.items() if count]
-    lines += ["", *_table(("outcome", "tasks"), counts), "", "## Tasks", ""]
-    lines += _table(TASK_COLUMNS, (task_row(verdict) for verdict in verdicts))
+    lines += ["", *table_lines(("outcome", "tasks"), counts), "", "## Tasks", ""]
+    lines += table_lines(TASK_COLUMNS, (task_row(verdict) for verdict in verdicts))
     machine = record.machine
     lines += [
         "",
@@ -170,7 +178,9 @@ def to_markdown(report: Report, record: RunRecord, verdicts: Iterable[Verdict]) 
     return "\n".join(lines)
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table_lines(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table of Markdown, line by line."""
+
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in cells) + " |"
 

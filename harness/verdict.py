@@ -108,7 +108,8 @@ def grade_task(run: Run, run_record: RunRecord, instance_id: str) -> Verdict:
         return _without_result(run_record, instance_id, "error", attempts[-1].error, record, attempts)
     if record is None:
         if not folder.path.is_dir():
-            return _without_result(run_record, instance_id, "not_submitted", "no prediction for this task", None, ())
+            why = run_record.unfinished.get(instance_id, "no prediction for this task")
+            return _without_result(run_record, instance_id, "not_submitted", why, None, ())
         return _without_result(run_record, instance_id, "error", _UNFINISHED, None, attempts)
     if not folder.times.is_file():
         return _without_result(run_record, instance_id, "error", _UNFINISHED, record, attempts)

@@ -13,22 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rtb.artefacts import artefact
 from rtb.errors import GitFailed
 from rtb.git_objects import GITLINK, GitObjects, TreeEntry, borrow_objects
 
-# Untracked paths that a build or a tool leaves behind; a tracked file is always captured.
-ARTEFACT_FOLDERS = frozenset(
-    {
-        "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".cache", ".triton", ".nv",
-        ".venv", "venv", "node_modules", ".ipynb_checkpoints", ".eggs", ".tox", ".nox", "htmlcov", ".idea",
-        ".vscode", ".git", "torchinductor_root",
-    }
-)  # fmt: skip
-ARTEFACT_NAMES = re.compile(
-    r".*\.(pyc|pyo|so|o|a|d|ptx|cubin|fatbin|egg-info|dist-info|orig|rej|swp|swo|log|prof|nsys-rep|ncu-rep)"
-    r"|.*~|\.DS_Store|\.coverage|nohup\.out|core(\.\d+)?",
-    re.DOTALL,
-)
 MAX_UNTRACKED_BYTES = 10 * 1024**2
 
 
@@ -60,7 +48,7 @@ def capture_tree(
 ) -> Capture:
     """Every difference between a work tree and a commit: edits, new, deleted, moved and binary files, modes, links.
 
-    Left out: what .gitignore names, artefacts by the rules above, untracked files over the limit, clones of other
+    Left out: what .gitignore names, artefacts (`rtb.artefacts`), untracked files over the limit, clones of other
     repositories, links out of the tree. Files of a nested repository that has no remote are taken as plain files.
     `repository` is where the base commit's objects are, the tree's own .git when None. The patch applies to the base
     with strict `git apply`. Raises ExpectedError when the commit is not there, GitFailed when a file cannot be read.
@@ -119,18 +107,11 @@ def _untracked(objects: GitObjects, index: Path, directory: Path, limit: int) ->
 
 
 def _sort(directory: Path, path: str, limit: int, found: _Found) -> None:
-    why = _artefact(path) or _unfit(directory / path, path, limit)
+    why = artefact(path) or _unfit(directory / path, path, limit)
     if why:
         found.left_out.append((path, why))
     else:
         found.taken.append(path)
-
-
-def _artefact(path: str) -> str:
-    *folders, name = path.split("/")
-    if any(folder in ARTEFACT_FOLDERS or ARTEFACT_NAMES.fullmatch(folder) for folder in folders):
-        return "in a folder of build or tool artefacts"
-    return "a build or tool artefact" if ARTEFACT_NAMES.fullmatch(name) else ""
 
 
 def _unfit(file: Path, path: str, limit: int) -> str:

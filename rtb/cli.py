@@ -7,7 +7,7 @@ import sys
 import traceback
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -46,6 +46,11 @@ from rtb.solve_command import (
     solve_command,
 )
 from rtb.tasks_command import predictions_app, tasks_app
+
+if TYPE_CHECKING:
+    from harness.evaluate import Request
+    from rtb.pass_at_k import PassAtK
+    from rtb.series import Series, StepsReport
 
 ALL_STAGES = "unit,accuracy,latency"
 MOST_ROWS = 200  # of tasks in a console table
@@ -120,7 +125,13 @@ def build_env(
 
 @app.command(epilog="Example: rtb evaluate --predictions gold --suite demo --sandbox local -i rtb__tinyserve-9")
 def evaluate(
-    predictions: Annotated[str, typer.Option("--predictions", help="A file, or the control gold, base or sabotage.")],
+    predictions: Annotated[
+        list[str],
+        typer.Option(
+            "--predictions",
+            help="A file, or the control gold, base or sabotage. Several files are several attempts: pass@k.",
+        ),
+    ],
     suite: SuiteOption = None,
     instance: Annotated[list[str] | None, typer.Option("-i", "--instance", help="Only these tasks.")] = None,
     stages: StagesOption = ALL_STAGES,
@@ -132,18 +143,34 @@ def evaluate(
     skip_invalid: SkipInvalidOption = False,
     gpu: Annotated[bool, typer.Option("--gpu", help="Run kernels compiled, each task on a leased GPU.")] = False,
     retries: Annotated[int, typer.Option(min=0, help="Further tries after a machine fault.")] = 2,
+    attempts: Annotated[
+        int, typer.Option(min=1, help="So many files of 'rtb solve --attempts', of which the first is named: pass@k.")
+    ] = 1,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Grade the answer after each step that changed it: score against step.")
+    ] = False,
     plain: PlainOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate predictions: apply each patch, run the stages, write verdicts and a report."""
     from harness import evaluate as evaluation
     from harness import report as reports
+    from rtb.prediction import attempt_file
 
+    files = list(predictions)
+    if attempts > 1 and len(files) == 1:
+        files = [str(attempt_file(Path(files[0]), number)) for number in range(1, attempts + 1)]
+    if len(files) > 1 and (steps or attempts not in (1, len(files))):
+        other = "--steps" if steps else "--attempts"
+        raise typer.BadParameter("does not go with several attempts or files", param_hint=other)
     request = evaluation.Request(
-        predictions=predictions, suite=suite, instances=tuple(instance or ()), stages=tuple(stages.split(",")),
+        predictions=files[0], suite=suite, instances=tuple(instance or ()), stages=tuple(stages.split(",")),
         sandbox=sandbox, workers=workers, run_id=run_id, profile=profile, out=out, retries=retries, gpu=gpu,
         plain=plain or None,
     )  # fmt: skip
+    if steps or len(files) > 1:
+        _evaluate_series(request, files, steps, skip_invalid, as_json)
+        return
     finished = evaluation.evaluate(request)
     if as_json:
         emit(reports.as_json(finished.report))
@@ -152,6 +179,40 @@ def evaluate(
         raise typer.Exit(EXIT_INCOMPLETE)
     if finished.faulty_predictions and not skip_invalid:
         raise typer.Exit(EXIT_EXPECTED)
+
+
+def _evaluate_series(request: Request, files: list[str], steps: bool, skip_invalid: bool, as_json: bool) -> None:
+    """Several attempts, or the steps of one."""
+    from harness import series
+
+    finished = series.evaluate_steps(request) if steps else series.evaluate_attempts(request, files)
+    _show_series(finished.series, finished.report, as_json)
+    if finished.report.incomplete:
+        raise typer.Exit(EXIT_INCOMPLETE)
+    if finished.faulty_predictions and not skip_invalid:
+        raise typer.Exit(EXIT_EXPECTED)
+
+
+def _show_series(series: Series, found: PassAtK | StepsReport, as_json: bool) -> None:
+    """The console tables of a series, and its JSON document."""
+    from harness import series_report
+    from rtb.console import say, show_table
+    from rtb.pass_at_k import PassAtK
+
+    if as_json:
+        emit({"run_id": series.path.name, **found.model_dump(mode="json")})
+    if isinstance(found, PassAtK):
+        show_table("", series_report.TRY_COLUMNS, series_report.try_rows(found), right=(2, 3))
+        columns, rows = series_report.pass_columns(found), series_report.pass_rows(found)
+        show_table("", columns, rows, right=tuple(range(1, len(columns))))
+        notes = series_report.pass_notes(found)
+    else:
+        show_table("", series_report.STEP_COLUMNS, series_report.step_rows(found), right=(1,))
+        show_table("", series_report.CURVE_COLUMNS, series_report.curve_rows(found), right=tuple(range(6)))
+        notes = found.notes
+    for note in notes:
+        say(note)
+    say(f"report: {series.report_markdown}  {series.report_json}")
 
 
 @app.command(epilog="Example: rtb validate rtb__tinyserve-9 --sandbox local --runs 1")
@@ -190,9 +251,13 @@ def report(
     from harness import report as reports
     from harness.evaluate import regrade
     from rtb.run import find_run
+    from rtb.series import find_series
 
     if form not in ("table", "json", "md"):
         raise typer.BadParameter(f"{form!r} is not one of table, json, md", param_hint="--format")
+    if (series := find_series(run)) is not None:
+        _report_series(series, form, as_json)
+        return
     stored = find_run(run)
     graded = regrade(stored)
     if as_json or form == "json":
@@ -202,6 +267,18 @@ def report(
     else:
         _show(stored.path)
     if graded.incomplete:
+        raise typer.Exit(EXIT_INCOMPLETE)
+
+
+def _report_series(series: Series, form: str, as_json: bool) -> None:
+    from harness.series import regrade_series
+
+    found = regrade_series(series)
+    if form == "md":
+        typer.echo(series.report_markdown.read_text())
+    else:
+        _show_series(series, found, as_json or form == "json")
+    if found.incomplete:
         raise typer.Exit(EXIT_INCOMPLETE)
 
 

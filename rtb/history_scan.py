@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,10 +34,11 @@ from rtb.landing import Landing, Reference, read_landing
 from rtb.python_source import Unreadable
 from rtb.repo_rules import RepoRules, is_runnable, is_source, is_test
 from rtb.storage import cache_folder, write_atomic
-from rtb.triton_source import TritonSource, may_matter, read_source
+from rtb.triton_source import EMPTY, Reading, TritonSource, read
 
 INDEX_VERSION = 3
-_CHUNK = 1000  # commits a process gets at a time: enough for versions of one file to meet, few enough for memory
+_CHUNK = 1000  # commits a process gets at a time: enough for versions of one file to meet
+_KEPT_FILES = 400  # files of which a process keeps the newest reading from one batch to the next
 _SCANNED = tuple[tuple[tuple[FunctionChange, ...], tuple[str, ...], tuple[tuple[str, str], ...]] | None, ...]
 
 
@@ -78,15 +79,14 @@ class Scan:
 
 
 class Scanner:
-    """Compares the files of commits; one per process. Sources are remembered by blob id."""
+    """Compares the files of commits; one per process. The newest reading of each path is kept for the next batch."""
 
     def __init__(self, repository: Path, rules: RepoRules, present: frozenset[bytes] | None) -> None:
-        self._rules = rules
         self._blobs = Blobs(repository, present)
         self._stack = ExitStack()
         self._stack.enter_context(self._blobs)
         self._wrappers = frozenset(rules.wrappers)
-        self._source = lru_cache(maxsize=1024)(self._read_source)
+        self._kept: OrderedDict[str, Reading] = OrderedDict()
 
     def close(self) -> None:
         """Ends the git process."""
@@ -99,42 +99,55 @@ class Scanner:
             for item in files:
                 seen = wanted.setdefault(item.path, {})
                 seen.update(dict.fromkeys(name for name in (item.new, item.old) if name))
-        # Versions of one path lie close together in a pack: asked in that order, each is one small delta away.
-        order = list(dict.fromkeys((path, name) for path in sorted(wanted) for name in wanted[path]))
-        held: dict[str, bytes] = {}
+        # Versions of one path lie close together in a pack: asked in that order, each is one small delta away, and
+        # most of its parts are those of the version before.
+        order = [(path, name) for path in sorted(wanted) for name in wanted[path]]
+        sources: dict[tuple[str, str], TritonSource | Unreadable] = {}
         missing: set[str] = set()
-        for (path, _), (name, data) in zip(order, self._blobs.read(name for _, name in order), strict=True):
+        reading: Reading | None = None
+        at = ""
+        for (path, name), (_, data) in zip(order, self._blobs.read(name for _, name in order), strict=True):
+            if path != at:
+                self._keep(at, reading)
+                at, reading = path, self._kept.pop(path, None)
             if data is None:
                 missing.add(name)
-            elif may_matter(data, path):
-                held[name] = data
-        return tuple(self._compare(files, held, missing) for files in batch)
-
-    def _compare(
-        self, files: Sequence[FileChange], held: dict[str, bytes], missing: set[str]
-    ) -> tuple[tuple[FunctionChange, ...], tuple[str, ...], tuple[tuple[str, str], ...]] | None:
-        before: dict[str, TritonSource | Unreadable] = {}
-        after: dict[str, TritonSource | Unreadable] = {}
-        skipped: list[tuple[str, str]] = []
-        for item in files:
-            if item.old in missing or item.new in missing:
-                skipped.append((item.path, "missing_blob"))
                 continue
-            for name, side in ((item.old, before), (item.new, after)):
-                data = held.get(name) if name else None
-                if name and data is not None:
-                    side[item.path] = self._source(name, item.path, data)
-        if not before and not after and not skipped:
-            return None
-        result = compare_sources(before, after)
-        skipped += [(path, why.reason) for path, why in result.unreadable]
-        if not result.changes and not skipped and not result.dialects:
-            return None
-        return result.changes, result.dialects, tuple(skipped)
+            found = read(data, path, self._wrappers, reading)
+            if found.parts or reading is None:
+                reading = found
+            if found.source is not EMPTY:
+                sources[path, name] = found.source
+        self._keep(at, reading)
+        return tuple(_compare(files, sources, missing) for files in batch)
 
-    def _read_source(self, name: str, path: str, data: bytes) -> TritonSource | Unreadable:
-        del name  # the key under which the result is remembered
-        return read_source(data, path, self._wrappers)
+    def _keep(self, path: str, reading: Reading | None) -> None:
+        if reading is not None and reading.parts:
+            self._kept[path] = reading
+            if len(self._kept) > _KEPT_FILES:
+                self._kept.popitem(last=False)
+
+
+def _compare(
+    files: Sequence[FileChange], sources: dict[tuple[str, str], TritonSource | Unreadable], missing: set[str]
+) -> tuple[tuple[FunctionChange, ...], tuple[str, ...], tuple[tuple[str, str], ...]] | None:
+    before: dict[str, TritonSource | Unreadable] = {}
+    after: dict[str, TritonSource | Unreadable] = {}
+    skipped: list[tuple[str, str]] = []
+    for item in files:
+        if item.old in missing or item.new in missing:
+            skipped.append((item.path, "missing_blob"))
+            continue
+        for name, side in ((item.old, before), (item.new, after)):
+            if name and (source := sources.get((item.path, name))) is not None:
+                side[item.path] = source
+    if not before and not after and not skipped:
+        return None
+    result = compare_sources(before, after)
+    skipped += [(path, why.reason) for path, why in result.unreadable]
+    if not result.changes and not skipped and not result.dialects:
+        return None
+    return result.changes, result.dialects, tuple(skipped)
 
 
 _scanner: Scanner | None = None

@@ -129,6 +129,10 @@ def compare_sources(
     before: Mapping[str, TritonSource | Unreadable], after: Mapping[str, TritonSource | Unreadable]
 ) -> Comparison:
     """Compare sources that were read already. A file unreadable on one side is left out on both."""
+    if after.keys() == before.keys() and all(source is before[path] for path, source in after.items()):
+        readable = [source for source in after.values() if isinstance(source, TritonSource)]
+        if len(readable) == len(after):
+            return Comparison(dialects=tuple(sorted({name for source in readable for name in source.dialects})))
     broken = [path for side in (before, after) for path, source in side.items() if isinstance(source, Unreadable)]
     old = _Side.of({path: source if path not in broken else _hide(source) for path, source in before.items()})
     new = _Side.of({path: source if path not in broken else _hide(source) for path, source in after.items()})

@@ -63,10 +63,24 @@ class Prediction(Frozen):
         value = self.extra.get("tokens")
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
+    @property
+    def unfinished(self) -> str | None:
+        """Why this is no answer yet: the scaffold says that a machine's fault, not the model, ended its attempt."""
+        if self.extra.get("finished") is not False:
+            return None
+        status, reason = self.extra.get("exit_status"), self.extra.get("exit_reason")
+        said = ": ".join(str(item) for item in (status, reason) if item)
+        return f"not graded: the attempt was ended by a fault, not by the model ({said or 'no reason given'})"
+
     def to_line(self) -> bytes:
         """One JSONL line in SWE-bench's form. ASCII, so that lone surrogates survive."""
         document = {key: getattr(self, key) for key in KEYS} | self.extra
         return json.dumps(document).encode() + b"\n"
+
+
+def attempt_file(first: Path, number: int) -> Path:
+    """Where the answers of attempt `number` stand, from 1: a file each, as an evaluation takes one answer a task."""
+    return first if number == 1 else first.with_name(f"{first.stem}.attempt-{number}{first.suffix}")
 
 
 class Problem(Frozen):
@@ -100,6 +114,8 @@ class PredictionFile:
     problems: tuple[Problem, ...]
     model_names: tuple[str, ...]
     empty: frozenset[str]
+    unfinished: dict[str, str] = field(default_factory=dict)
+    """Lines that are no answer, by id, with the reason (`Prediction.unfinished`); none of them is in `ids`."""
     documents: dict[str, Prediction] = field(default_factory=dict, repr=False)
 
     @property
@@ -176,6 +192,7 @@ class _Reader:
         self.refused: set[str] = set()
         self.names: dict[str, None] = {}
         self.empty: set[str] = set()
+        self.unfinished: dict[str, str] = {}
 
     def note(self, place: str, kind: ProblemKind, message: str, instance_id: str | None = None) -> None:
         self.problems.append(Problem(place=place, kind=kind, message=message, instance_id=instance_id))
@@ -226,8 +243,11 @@ class _Reader:
         if self.known is not None and name not in self.known:
             self.note(position.place, "unknown_id", f"{name!r} is no task of this suite; left out", name)
             return
-        self.positions[name] = position
         self.names.setdefault(prediction.model_name_or_path)
+        if (why := prediction.unfinished) is not None:
+            self.unfinished[name] = why
+            return
+        self.positions[name] = position
         if not prediction.model_patch.strip():
             self.empty.add(name)
         if self.form != "jsonl":
@@ -244,6 +264,7 @@ class _Reader:
         self.refused.add(name)
         self.positions.pop(name, None)
         self.documents.pop(name, None)
+        self.unfinished.pop(name, None)
         message = f"{name!r} again with a different patch; none of them is taken: keep the line you mean"
         self.note(place, "duplicate", message, name)
         return True
@@ -256,6 +277,7 @@ class _Reader:
             problems=tuple(self.problems),
             model_names=tuple(self.names),
             empty=frozenset(self.empty & set(self.positions)),
+            unfinished=self.unfinished,
             documents=self.documents,
         )
 

@@ -20,7 +20,7 @@ MAX_SOURCE_BYTES = 1_048_576  # generated files; the largest hand-written kernel
 
 UnreadableReason = Literal["huge", "binary", "not_text", "syntax_error"]
 
-_STATEMENT_START = re.compile(r"^(?=[A-Za-z_@])", re.MULTILINE)
+_STATEMENT_START = re.compile(r"\n(?=[A-Za-z_@])")  # faster than `^`: the first character is found at once
 _CLASS = re.compile(
     r"(?:@[^\n]*\n)*class\s+(?P<name>\w+)\s*(?:\([^()]*\))?\s*:[^\n]*\n(?:\s*\n)*(?=(?P<indent>[ \t]+)\S)"
 )
@@ -74,13 +74,18 @@ def parts(text: str) -> list[str]:
     open triple quote are joined up to the one that closes it. Whoever parses a part falls back to the whole file when
     it does not parse.
     """
-    marks = [match.start() for match in _STATEMENT_START.finditer(text)]
-    if not marks:
-        return [text] if text else []
-    if marks[0] != 0:
-        marks.insert(0, 0)
+    return cut(text)[0]
+
+
+def cut(text: str) -> tuple[list[str], bool]:
+    """The parts of a text, and whether it ends where a part ends whatever comes next (but `else:` and the like)."""
+    if not text:
+        return [], True
+    marks = [0, *(match.end() for match in _STATEMENT_START.finditer(text))]
+    decorated = text[marks[-1]] == "@"
     marks.append(len(text))
-    return list(_joined(text[begin:end] for begin, end in itertools.pairwise(marks)))
+    found = list(_joined(text[begin:end] for begin, end in itertools.pairwise(marks)))
+    return found, not decorated and not _odd_quotes(found[-1])
 
 
 def members(text: str) -> tuple[str, list[str]] | None:

@@ -50,6 +50,7 @@ class RunRecord(Frozen):
     predictions: str = Field(description="the file as named, or the control")
     predictions_sha256: str
     problems: tuple[Problem, ...] = ()
+    unfinished: dict[str, str] = Field(default={}, description="lines that are no answer, by instance id: why not")
     model_names: tuple[str, ...]
     machine: Machine
     versions: dict[str, str]

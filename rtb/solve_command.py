@@ -210,7 +210,8 @@ def _show_summary(summary: Summary) -> None:
         missing = summary.wanted - sum(row.record.finished for row in summary.rows)
         say(f"{missing} of {summary.wanted} attempts are not finished: the same command does the rest")
     say(f"predictions: {', '.join(map(str, summary.files))}")
-    say(f"next: rtb evaluate --predictions {summary.files[0]}")
+    several = f" --attempts {len(summary.files)}" if len(summary.files) > 1 else ""
+    say(f"next: rtb evaluate --predictions {summary.files[0]}{several}")
 
 
 def _known(value: float | None, form: str) -> str:

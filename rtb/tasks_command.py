@@ -123,14 +123,16 @@ def predictions_check(
 
     known = {entry.instance_id for entry in load_suite(suite).entries} if suite else None
     found = read_predictions(file, known)
-    missing = sorted(known - set(found.ids)) if known else []
+    missing = sorted(known - set(found.ids) - set(found.unfinished)) if known else []
     if as_json:
         problems = [item.model_dump(mode="json") for item in found.problems]
         emit({"file": str(file), "form": found.form, "usable": list(found.ids), "empty_patch": sorted(found.empty),
-              "not_submitted": missing, "problems": problems})  # fmt: skip
+              "unfinished": found.unfinished, "not_submitted": missing, "problems": problems})  # fmt: skip
     else:
         for item in found.problems:
             say(f"{file}:{item.place}: {'warning' if item.is_warning else 'error'}: {item.message}")
+        for name, why in found.unfinished.items():
+            say(f"{file}: {name}: {why}")
         for name in missing:
             say(f"{file}: no prediction for {name}")
         say(f"{len(found.ids)} usable ({len(found.empty)} with an empty patch), {len(found.errors)} not")

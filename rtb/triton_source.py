@@ -1,36 +1,25 @@
 """The Triton functions of one source file: kernels, device helpers, launchers and templates, by syntax alone.
 
-A file is read piece by piece (see `python_source.parts`) and each distinct piece is parsed once, so walking the
-thousands of versions of a file costs little more than the pieces that changed. What a piece says by itself is in
-`rtb.triton_piece`; this module puts the pieces of one file together: it resolves which decorators are `triton.jit`
-through the file's imports and aliases, and finds the constants and configuration lists the kernels depend on.
+A file is read part by part (see `rtb.source_parts`), and of a further version only the parts that changed. What a
+part says by itself is in `rtb.triton_piece`; this module puts the parts of one file together: it resolves which
+decorators are `triton.jit` through the file's imports and aliases, and finds the constants and configuration lists
+that the kernels depend on.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from itertools import chain
 from typing import Literal
 
 from rtb.fingerprint import Fingerprint, digest
-from rtb.python_source import Unreadable, decode, members, parts
+from rtb.python_source import Unreadable, decode
+from rtb.source_parts import Part, parts_again, parts_of
 from rtb.triton_piece import Piece, RawFunction, read_jinja, read_piece
 
 Role = Literal["kernel", "device", "launcher", "host", "template"]
 JITTED: frozenset[Role] = frozenset(("kernel", "device", "template"))
-
-_JIT = re.compile(r"@[^\n]*jit|\bjit\b")
-_LAUNCH = re.compile(r"[\w)\]]\s*\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(")
-_IMPORT = re.compile(
-    r"^[ \t]*(from[ \t]+[\w.]+[ \t]+import[ \t]+(?:\([^)]*\)|[^\n(]*(?:\\\n[^\n]*)*)|import[ \t]+[^\n]+)",
-    re.MULTILINE,
-)
-_INNER_HEAD = re.compile(r"^[ \t]+(?:async[ \t]+)?(?:def[ \t]+)?([A-Za-z_]\w*)[ \t]*(?=[:=(])", re.MULTILINE)
-_BLOCKS = ("if ", "try:", "with ", "else:", "for ")
-_NOT_VALUES = ("class ", "import ", "from ", "if ", "@")
-_HEAD = re.compile(r"(?:async\s+)?(?:def\s+)?([A-Za-z_]\w*)\s*(?=[:=(])")
 
 
 @dataclass(frozen=True)
@@ -72,20 +61,52 @@ def may_matter(data: bytes, path: str) -> bool:
     return b"jit" in data or b"def_kernel" in data or b"](" in data or b"triton_kernels" in data
 
 
+@dataclass(frozen=True)
+class Reading:
+    """One version of a file as read: its parts, what came of them, and what makes a change of a part count.
+
+    `telltales` are texts, `kernels` names that could be launched, `asked` top-level names that were looked up: a part
+    with none of them, and nothing of Triton in it, has no say. A file that was not read in parts has none.
+    """
+
+    source: TritonSource | Unreadable
+    parts: tuple[Part, ...] = ()
+    telltales: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    asked: frozenset[str] = frozenset()
+
+    def has_say(self, part: Part) -> bool:
+        """Whether this part coming or going can change what was found."""
+        if part.holds or part.imports is not None or part.launches_any(self.kernels):
+            return True
+        return any(item in part.text for item in self.telltales) or not self.asked.isdisjoint(part.heads)
+
+
 def read_source(data: bytes, path: str, wrappers: frozenset[str] = frozenset()) -> TritonSource | Unreadable:
     """The Triton functions of a file.
 
     `wrappers` are dotted names of a project's own decorators that stand for `triton.jit`. Returns `Unreadable` for
     a file that does not parse where it would matter.
     """
+    return read(data, path, wrappers).source
+
+
+def read(data: bytes, path: str, wrappers: frozenset[str] = frozenset(), before: Reading | None = None) -> Reading:
+    """As `read_source`; `before` is another version of the same file, and what is equal is not read again."""
     if not may_matter(data, path):
-        return EMPTY
+        return Reading(EMPTY)
     text = decode(data)
     if isinstance(text, Unreadable):
-        return text
+        return Reading(text)
     if path.endswith((".jinja", ".jinja2", ".j2")):
-        return _of_template(text, path)
-    return _assemble(text, path, wrappers)
+        return Reading(_of_template(text, path))
+    if before is None or not before.parts:
+        return _assemble(text, parts_of(text), path, wrappers)
+    whole, first, last = parts_again(before.parts, text)
+    changed = chain(before.parts[first : len(before.parts) - last], whole[first : len(whole) - last])
+    if not any(map(before.has_say, changed)):
+        return replace(before, parts=whole)
+    return _assemble(text, whole, path, wrappers)
 
 
 def _of_template(text: str, path: str) -> TritonSource:
@@ -96,104 +117,79 @@ def _of_template(text: str, path: str) -> TritonSource:
     return TritonSource(functions=(_function(found, "template", 0, "", ""),))
 
 
-@lru_cache(maxsize=16384)
-def _matters(text: str) -> bool:
-    """Whether a part can hold, launch or name a jitted function."""
-    if "jit" in text and _JIT.search(text):
-        return True
-    return "def_kernel" in text or ("](" in text and _LAUNCH.search(text) is not None)
-
-
-@lru_cache(maxsize=4096)
-def _piece(text: str, telltales: tuple[str, ...] = ()) -> Piece | Unreadable:
-    """A part's facts. Of a large class only the members that matter are read."""
-    found = members(text)
-    if found is None:
-        return read_piece(text)
-    name, bodies = found
-    held = []
-    for body in bodies:
-        if _matters(body) or any(item in body for item in telltales):
-            piece = read_piece(body)
-            if isinstance(piece, Unreadable):
-                return read_piece(text)
-            held.append(piece)
-    return Piece(
-        functions=tuple(replace(item, name=f"{name}.{item.name}") for piece in held for item in piece.functions),
-        imports=tuple(item for piece in held for item in piece.imports),
-        aliases=tuple(item for piece in held for item in piece.aliases),
-        jit_wrappers=tuple(item for piece in held for item in piece.jit_wrappers),
-        jitted_by_call=tuple(item for piece in held for item in piece.jitted_by_call),
-    )
-
-
-def _assemble(text: str, path: str, wrappers: frozenset[str]) -> TritonSource | Unreadable:
-    whole = parts(text)
-    read: dict[int, Piece] = {}
+def _assemble(text: str, whole: tuple[Part, ...], path: str, wrappers: frozenset[str]) -> Reading:
+    found = {number: part.piece for number, part in enumerate(whole) if part.holds}
+    pieces = [piece for piece in found.values() if isinstance(piece, Piece)]
+    if len(pieces) < len(found):
+        return _whole(text, path, wrappers)
+    names = _Names.of(_stated(whole), pieces, path, wrappers)
+    called = {name for piece in pieces for ref, name in piece.jitted_by_call if names.is_jit(ref)}
+    telltales = (*names.telltales, *(f"def {name}(" for name in sorted(called)))
+    jitted = {_last(item.name) for piece in pieces for item in piece.functions if _is_jitted(item, names, called)}
+    kernels = tuple(sorted(jitted | called | {name for name, origin in names.imports.items() if "triton" in origin}))
     for number, part in enumerate(whole):
-        if _matters(part):
-            piece = _piece(part)
+        spoken = any(item in part.text for item in telltales) or part.launches_any(kernels)
+        if spoken and (number not in found or part.is_large_class):
+            piece = part.told(telltales, kernels)
             if isinstance(piece, Unreadable):
                 return _whole(text, path, wrappers)
-            read[number] = piece
-    names = _Names.of(text, read.values(), path, wrappers)
-    called = (name for piece in read.values() for ref, name in piece.jitted_by_call if names.is_jit(ref))
-    if telltales := (*names.telltales, *(f"def {name}(" for name in called)):
-        for number, part in enumerate(whole):
-            if any(item in part for item in telltales) and (number not in read or members(part) is not None):
-                piece = _piece(part, telltales)
-                if isinstance(piece, Unreadable):
-                    return _whole(text, path, wrappers)
-                read[number] = piece
-    held = [read[number] for number in sorted(read)]
-    return _resolve(held, names, _Definitions(whole))
+            found[number] = piece
+    held = [piece for number in sorted(found) if isinstance(piece := found[number], Piece)]
+    definitions = _Definitions(whole)
+    source = _resolve(held, names, definitions)
+    return Reading(source, whole, telltales, kernels, frozenset(definitions.asked))
 
 
-def _whole(text: str, path: str, wrappers: frozenset[str]) -> TritonSource | Unreadable:
+def _last(name: str) -> str:
+    return name.rsplit(".", 1)[-1]
+
+
+def _stated(whole: Iterable[Part]) -> list[Piece]:
+    return [part.imports for part in whole if part.imports is not None]
+
+
+def _whole(text: str, path: str, wrappers: frozenset[str]) -> Reading:
     """The file as one piece, for files that the cut by indentation does not fit."""
     piece = read_piece(text)
     if isinstance(piece, Unreadable):
-        return piece
-    return _resolve([piece], _Names.of(text, [piece], path, wrappers), _Definitions(parts(text)))
-
-
-@lru_cache(maxsize=4096)
-def _imports(statement: str) -> Piece:
-    """The bindings of one import statement; empty for text that only looks like one."""
-    piece = read_piece(statement)
-    return Piece() if isinstance(piece, Unreadable) else piece
+        return Reading(piece)
+    whole = parts_of(text)
+    return Reading(_resolve([piece], _Names.of(_stated(whole), [piece], path, wrappers), _Definitions(whole)))
 
 
 class _Definitions:
-    """Digests of top-level names, for the constants and configuration lists that kernels refer to."""
+    """Digests of top-level names, for the constants and configuration lists that kernels refer to.
 
-    def __init__(self, whole: Iterable[str]) -> None:
-        self._heads: dict[str, list[str]] = {}
+    `asked` collects the names that were looked up.
+    """
+
+    def __init__(self, whole: Iterable[Part]) -> None:
+        self.asked: set[str] = set()
+        self._heads: dict[str, list[Part]] = {}
         for part in whole:
-            if part.startswith(_BLOCKS):
-                for inner in _INNER_HEAD.finditer(part):
-                    self._heads.setdefault(inner[1], []).append(part)
-            elif (head := _HEAD.match(part)) and not part.startswith(_NOT_VALUES):
-                self._heads.setdefault(head[1], []).append(part)
+            for name in part.heads:
+                self._heads.setdefault(name, []).append(part)
+
+    def _defining(self, name: str) -> Iterable[Piece]:
+        self.asked.add(name)
+        pieces = (part.piece for part in dict.fromkeys(self._heads.get(name, ())))
+        return (piece for piece in pieces if isinstance(piece, Piece))
 
     def constants(self, names: Iterable[str]) -> str:
         """One digest over the top-level values (not functions) among `names`; empty when there are none."""
-        found = []
-        for name in sorted(set(names)):
-            for part in dict.fromkeys(self._heads.get(name, ())):
-                piece = _piece(part)
-                if isinstance(piece, Piece) and name in piece.values:
-                    found.append(f"{name}={piece.values[name]}")
+        found = [
+            f"{name}={piece.values[name]}"
+            for name in sorted(set(names))
+            for piece in self._defining(name)
+            if name in piece.values
+        ]
         return digest("".join(found)) if found else ""
 
     def helpers(self, names: Iterable[str], depth: int = 2) -> str:
         """One digest over values and functions among `names`, and what those refer to."""
         found = []
         for name in sorted(set(names)):
-            for part in dict.fromkeys(self._heads.get(name, ())):
-                piece = _piece(part)
-                if isinstance(piece, Unreadable):
-                    continue
+            for piece in self._defining(name):
                 below = {other for item in piece.functions for other in item.shape.references} | piece.value_names
                 deeper = self.helpers(below - {name}, depth - 1) if depth else ""
                 bodies = "".join(item.shape.body for item in piece.functions if item.name == name)
@@ -212,11 +208,9 @@ class _Names:
     stars: tuple[str, ...]
 
     @classmethod
-    def of(cls, text: str, pieces: Iterable[Piece], path: str, wrappers: frozenset[str]) -> _Names:
+    def of(cls, stated: Sequence[Piece], pieces: Iterable[Piece], path: str, wrappers: frozenset[str]) -> _Names:
         """Imports of the whole file, then aliases of jit until no new one is found."""
         held = list(pieces)
-        written = (match[1] for match in _IMPORT.finditer(text))
-        stated = [_imports(item) for item in written if "triton" in item or "jit" in item]
         imports = {name: origin for piece in (*stated, *held) for name, origin in piece.imports}
         stars = tuple(origin for piece in stated for origin in piece.stars)
         names = cls(imports, frozenset(), wrappers, "triton" in path.split("/")[:-1], stars)

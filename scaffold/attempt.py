@@ -18,6 +18,7 @@ from rtb import __version__
 from rtb.errors import ExpectedError, MachineError, RtbError
 from rtb.prediction import Prediction
 from rtb.sandbox import Sandbox
+from rtb.steps import STEPS_FILE
 from rtb.storage import write_atomic, write_model
 from rtb.suite import TaskEntry, read_model
 from rtb.task import SCHEMA_VERSION, Frozen
@@ -98,6 +99,7 @@ class AttemptRecord(Frozen):
             "patch_origin": self.patch_origin,
             "attempt": self.attempt,
             "trajectory": os.path.relpath(folder.trajectory, relative_to),
+            STEPS_FILE: os.path.relpath(folder.steps, relative_to),
         }
         return Prediction(
             instance_id=self.instance_id,

@@ -14,10 +14,11 @@ from pydantic import Field
 
 from rtb.checkout import matches
 from rtb.errors import ExpectedError
+from rtb.steps import read_step_file
 from rtb.suite import DEFAULT_SPLIT
 from rtb.task import Frozen
 from scaffold.recorder import AttemptFolder
-from scaffold.trajectory import Result, Trajectory, read_trajectory, step_predictions
+from scaffold.trajectory import Result, Trajectory, read_trajectory
 
 _PATCHED = re.compile(r"^diff --git a/(?P<path>.+?) b/", re.MULTILINE)
 _GRADING = ("**/conftest.py", "conftest.py", "pytest.ini", "tox.ini", "setup.cfg", "**/sitecustomize.py", "**/*.pth")
@@ -116,12 +117,12 @@ def _edited_tests(trajectory: Trajectory) -> list[Finding]:
     steps = AttemptFolder(trajectory.path.parent)
     seen: set[str] = set()
     found = []
-    for prediction in step_predictions(steps):
-        for path in _PATCHED.findall(prediction.model_patch):
+    for step in read_step_file(steps.steps) if steps.steps.is_file() else ():
+        for path in _PATCHED.findall(step.prediction.model_patch):
             if path not in seen and (matches(path, DEFAULT_SPLIT.tests) or matches(path, _GRADING)):
                 seen.add(path)
-                step = int(prediction.extra.get("step", 0))
-                found.append(_finding(trajectory, step, "tests", "the tree's patch touches a test file", path, None))
+                what = "the tree's patch touches a test file"
+                found.append(_finding(trajectory, step.number, "tests", what, path, None))
     return found
 
 

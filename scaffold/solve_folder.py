@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rtb.errors import ExpectedError
+from rtb.prediction import attempt_file
 from scaffold.recorder import AttemptFolder
 
 
@@ -20,7 +21,7 @@ class SolveFolder:
 
     def predictions(self, number: int) -> Path:
         """The predictions of attempt `number`, from 1: one file each, as `rtb evaluate` takes one answer a task."""
-        return self.out if number == 1 else self.out.with_name(f"{self.out.stem}.attempt-{number}{self.out.suffix}")
+        return attempt_file(self.out, number)
 
     def attempt(self, instance_id: str, number: int) -> AttemptFolder:
         return AttemptFolder(self.attempts / instance_id / f"attempt-{number}")

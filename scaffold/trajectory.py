@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rtb.errors import ExpectedError, InvalidFile
-from rtb.prediction import Prediction
+from rtb.errors import InvalidFile
 from rtb.suite import read_json
 from scaffold.recorder import FORMAT, AttemptFolder
 from scaffold.reply import Usage, read_usage
@@ -173,25 +172,3 @@ def _results(messages: list[dict[str, Any]], index: int) -> Iterator[Result]:
             tree=facts.get("tree"),
             timed_out="stopped after" in str(facts.get("exception_info") or ""),
         )
-
-
-def step_predictions(folder: AttemptFolder) -> list[Prediction]:
-    """The tree after each step that changed it, as predictions, in order; `extra.step` is the step.
-
-    Raises ExpectedError when a line is broken before the last one.
-    """
-    lines = folder.steps.read_bytes().splitlines() if folder.steps.is_file() else []
-    found = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            document = json.loads(line)
-        except ValueError:
-            if number == len(lines):
-                break  # cut by a hard kill
-            raise ExpectedError(
-                f"{folder.steps}:{number}: not valid JSON; the attempt's files were changed"
-            ) from None
-        keys = ("instance_id", "model_name_or_path", "model_patch")
-        extra = {name: value for name, value in document.items() if name not in keys}
-        found.append(Prediction(**{name: document[name] for name in keys}, extra=extra))
-    return found

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from rtb.artefacts import rules_file
 from rtb.errors import MachineError
 from rtb.sandbox import Change, Entry, ExecResult, Sandbox
 from scaffold.observation import Observation, read_output
@@ -44,8 +45,7 @@ class Workbench:
         self.tree = sandbox.tree
         self.busy_seconds = 0.0
         """Wall time of commands and snapshots: what is left of an attempt is the model's and the loop's."""
-        exclude = resources.files("scaffold").joinpath("artefacts.txt").read_bytes()
-        sandbox.write(self._home, Change(write={"exclude": Entry(exclude)}))
+        sandbox.write(self._home, Change(write={"exclude": Entry(rules_file())}))
         self.first = self._shoot("first")[0]
         self.last = Snapshot(self.first, b"")
 

@@ -158,6 +158,11 @@ def play(character: str, asked: Asked) -> Turn:
         case "committer":
             commit = "git add -A && git -c user.name=a -c user.email=a@example.invalid commit -qm work && ls"
             return _script(asked, _apply(asked.solution), commit, SUBMIT)
+        case "wanderer":
+            first = f'cp {asked.target} "${{TMPDIR:-/tmp}}"/first; '
+            back = f'cp "${{TMPDIR:-/tmp}}"/first {asked.target}; {_apply(asked.solution)}'
+            spoil = f"echo 'raise SystemError' >> {asked.target}"
+            return _script(asked, first + _wrong(asked), back, spoil, back, "ls", SUBMIT)
         case "sleeper":
             return _script(asked, _wrong(asked), "sleep 1000 & sleep 1000", SUBMIT)
         case "spy":

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.patching import apply_patch
+from rtb.artefacts import artefact, rules_file
 from rtb.capture import Capture, capture, capture_tree
 from rtb.checkout import run_git
 from rtb.errors import ExpectedError
@@ -108,6 +109,27 @@ def test_artefacts_ignored_and_large_files_are_left_out_and_named(tmp_path: Path
         ".triton/cache/k.cubin", "__pycache__/a.cpython-311.pyc", "a.py.orig", "lib.so", "weights.bin",
     ]  # fmt: skip
     assert "over the limit of 1000" in dict(result.left_out)["weights.bin"]
+
+
+def test_the_rules_mean_to_us_what_they_mean_to_git(tmp_path: Path) -> None:
+    """An agent's sandbox hands the same file to git itself."""
+    paths = [
+        "core/ops.py", "conf.d/a.py", "lib/a.py", "build/a.py", "core", "core.12", "a.so", "a.sox", "m.pyc",
+        "x/.triton/k", ".triton", "venv/bin/python", "venv", "a.egg-info/PKG-INFO", "a.egg-info", "c$py.class", "b~",
+        "log",
+        "a.log", "a.log/b.py", "deep/__pycache__/m.py", "patch.txt", "my-patch.txt", ".coverage.host", "k.ptx/x",
+        "CMakeLists.txt",
+    ]  # fmt: skip
+    for number, path in enumerate(paths):  # a tree for each: some are file and folder
+        top = tmp_path / str(number)
+        run_git(["init", "-q", str(top)], repository=tmp_path)
+        (top / ".git" / "info").mkdir(exist_ok=True)
+        (top / ".git" / "info" / "exclude").write_bytes(rules_file())
+        (top / path).parent.mkdir(parents=True, exist_ok=True)
+        (top / path).touch()
+        seen = run_git(["ls-files", "-o", "--exclude-standard"], repository=top).stdout
+        assert bool(artefact(path)) is (seen == b""), path
+    assert not any(map(artefact, ("core/ops.py", "conf.d/a.py", "lib/a.py", "build/a.py", "core", "CMakeLists.txt")))
 
 
 def test_nested_repositories(tmp_path: Path) -> None:

@@ -38,8 +38,9 @@ TEST = "from pkg.ops import run\n\n\ndef test_run():\n    assert run(1) is None\
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not os.environ.get("RTB_CLONES_CACHE"):
+def _own_cache(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of its own for each test; RTB_CLONES_CACHE keeps the user's for the public histories."""
+    if not (os.environ.get("RTB_CLONES_CACHE") and request.node.get_closest_marker("clones")):
         monkeypatch.setenv("RTB_CACHE", str(tmp_path / "cache"))
 
 
@@ -345,6 +346,7 @@ def judged(name: str) -> tuple[list[Record], list[Judgement]]:
 
 
 @pytest.mark.slow
+@pytest.mark.clones
 @pytest.mark.parametrize("case", CASES, ids=[f"{c['repo']}-{c.get('commit') or c.get('pull')}" for c in CASES])
 def test_hard_case(case: dict[str, Any]) -> None:
     if clone_of(case["repo"]) is None:
@@ -367,6 +369,8 @@ def test_hard_case(case: dict[str, Any]) -> None:
         assert edits == [], case["why"]
     if case.get("kernel_edit"):
         assert edits, case["why"]
+    if "kernel_edits" in case:
+        assert sorted(item.rsplit(":", 1)[-1] for item in edits) == case["kernel_edits"], case["why"]
     if "no_kernel_in" in case:
         assert not any(case["no_kernel_in"] in item for item in edits), case["why"]
     if "no_test" in case:
@@ -384,6 +388,7 @@ PAPER = json.loads((DATA / "paper_pulls.json").read_text())
 
 
 @pytest.mark.slow
+@pytest.mark.clones
 @pytest.mark.parametrize("case", PAPER, ids=[str(c["number"]) for c in PAPER])
 def test_the_papers_pull_requests_are_found(case: dict[str, Any]) -> None:
     if clone_of("vllm-project/vllm") is None:

@@ -16,6 +16,7 @@ import pytest
 
 from rtb.errors import ExpectedError
 from rtb.prediction import read_predictions
+from rtb.steps import read_step_file
 from rtb.suite import LoadedSuite
 from scaffold.attempt import read_record
 from scaffold.budget import Budget
@@ -24,7 +25,7 @@ from scaffold.plans import SolveOptions
 from scaffold.recorder import AttemptFolder
 from scaffold.solve import Summary, dry_run, solve
 from scaffold.solve_folder import SolveFolder
-from scaffold.trajectory import read_trajectory, step_predictions
+from scaffold.trajectory import read_trajectory
 from tests.cases import case_folder
 from tests.scripted_model import ScriptedModel
 from tests.toysuite import solutions, toy_home
@@ -238,9 +239,9 @@ def test_what_the_agent_did_is_kept_step_by_step(suite: LoadedSuite, server: Scr
     chosen = options(server, tmp_path, "committer")
     solve(one(suite), chosen)
     folder = SolveFolder(chosen.out).attempt(one(suite)[0].instance_id, 1)
-    steps = step_predictions(folder)
-    assert [step.extra["step"] for step in steps] == [1]  # the commit and the submission changed no file
-    assert steps[-1].model_patch == folder.patch.read_text()
+    steps = read_step_file(folder.steps)
+    assert [step.number for step in steps] == [1]  # the commit and the submission changed no file
+    assert steps[-1].prediction.model_patch == folder.patch.read_text()
     trees = [result.tree for _, result in read_trajectory(folder.trajectory).commands]
     assert len(trees) == 3 and len(set(trees)) == 1
 
