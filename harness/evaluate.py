@@ -14,7 +14,7 @@ from typing import Literal, cast
 
 from harness import controls
 from harness.pool import run_all
-from harness.report import build_report, to_markdown
+from harness.report import build_report, numbers_of, to_markdown
 from harness.single import Job, evaluate_one
 from harness.verdict import grade_run, grade_task
 from rtb import __version__, devices, environment, hydration, machine
@@ -293,7 +293,8 @@ class _FaultGuard:
 def write_reports(run: Run, record: RunRecord) -> Report:
     """report.json and report.md from the stored verdicts."""
     report = build_report(record, stored_verdicts(run, record))
-    run.write_report(report, to_markdown(report, record, stored_verdicts(run, record)))
+    found = numbers_of(stored_verdicts(run, record))
+    run.write_report(report, to_markdown(report, record, stored_verdicts(run, record), found))
     return report
 
 

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from harness import paper_tables
 from harness.metrics import Row, metrics, row_of
+from harness.paper_tables import Numbers
+from harness.profiles import PROFILES, task_rows
 from rtb.result import OUTCOMES, Metric, Metrics, Outcome, Report, Verdict
 from rtb.run import RunRecord
 from rtb.task import CATEGORIES
@@ -142,7 +145,29 @@ def task_row(verdict: Verdict) -> tuple[str, ...]:
 TASK_COLUMNS = ("task", "category", "outcome", "unit", "patch applied", "seconds", "why")
 
 
-def to_markdown(report: Report, record: RunRecord, verdicts: Iterable[Verdict]) -> str:
+def numbers_of(verdicts: Iterable[Verdict]) -> Numbers:
+    """The run under both profiles. Takes verdicts one at a time and keeps a few numbers of each."""
+    return paper_tables.numbers([task_rows(verdict) for verdict in verdicts])
+
+
+def paper_markdown(record: RunRecord, found: Numbers) -> list[str]:
+    """Metrics in both profiles with interval and n, then the paper's Tables 3 and 4 for this run."""
+    titles = ["metric", *(f"{profile}{part}" for profile in PROFILES for part in ("", ": 95 % interval", ": n"))]
+    model = ", ".join(record.model_names) or "no model"
+    return [
+        *table_lines(titles, paper_tables.headline_rows(found)),
+        "",
+        f"{paper_tables.TABLE3_CAPTION}:",
+        "",
+        *table_lines(paper_tables.TABLE3_COLUMNS, paper_tables.table3(model, found)),
+        "",
+        f"{paper_tables.TABLE4_CAPTION}:",
+        "",
+        *table_lines(paper_tables.TABLE4_COLUMNS, paper_tables.table4(found)),
+    ]
+
+
+def to_markdown(report: Report, record: RunRecord, verdicts: Iterable[Verdict], found: Numbers) -> str:
     """The report as Markdown: numbers, tasks, evidence, and what it was measured on."""
     interval = report.metrics.success
     lines = [
@@ -161,7 +186,8 @@ def to_markdown(report: Report, record: RunRecord, verdicts: Iterable[Verdict]) 
     lines += [*(f"> {note}" for note in report.notes), ""]
     lines += table_lines(metric_columns(), metric_rows(report))
     counts = [(outcome, str(count)) for outcome, count in report.outcomes.items() if count]
-    lines += ["", *table_lines(("outcome", "tasks"), counts), "", "## Tasks", ""]
+    lines += ["", *table_lines(("outcome", "tasks"), counts), ""]
+    lines += ["## In both profiles, and as in the paper", "", *paper_markdown(record, found), "", "## Tasks", ""]
     lines += table_lines(TASK_COLUMNS, (task_row(verdict) for verdict in verdicts))
     machine = record.machine
     lines += [

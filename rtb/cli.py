@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -32,6 +31,7 @@ from rtb.options import (
     choose,
     emit,
 )
+from rtb.report_command import REPORT_HELP, report_command, show_run, show_series
 from rtb.review_command import export_command as tasks_export
 from rtb.review_command import import_command as tasks_import
 from rtb.review_command import review_command as tasks_review
@@ -49,11 +49,8 @@ from rtb.tasks_command import predictions_app, tasks_app
 
 if TYPE_CHECKING:
     from harness.evaluate import Request
-    from rtb.pass_at_k import PassAtK
-    from rtb.series import Series, StepsReport
 
 ALL_STAGES = "unit,accuracy,latency"
-MOST_ROWS = 200  # of tasks in a console table
 # Some versions of typer bring their own copy of click: its ClickException is found through BadParameter's ancestors.
 USAGE_ERROR = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])
 
@@ -71,6 +68,7 @@ app.command("solve", help=SOLVE_HELP)(solve_command)
 app.command("replay", help=REPLAY_HELP)(replay_command)
 app.command("audit", help=AUDIT_HELP)(audit_command)
 app.command("export", help=EXPORT_HELP)(export_command)
+app.command("report", help=REPORT_HELP, epilog="Example: rtb report runs/RUN_ID --format md")(report_command)
 
 
 @app.callback(invoke_without_command=True)
@@ -174,7 +172,7 @@ def evaluate(
     finished = evaluation.evaluate(request)
     if as_json:
         emit(reports.as_json(finished.report))
-    _show(finished.run.path)
+    show_run(finished.run.path)
     if finished.report.incomplete:
         raise typer.Exit(EXIT_INCOMPLETE)
     if finished.faulty_predictions and not skip_invalid:
@@ -186,33 +184,11 @@ def _evaluate_series(request: Request, files: list[str], steps: bool, skip_inval
     from harness import series
 
     finished = series.evaluate_steps(request) if steps else series.evaluate_attempts(request, files)
-    _show_series(finished.series, finished.report, as_json)
+    show_series(finished.series, finished.report, as_json)
     if finished.report.incomplete:
         raise typer.Exit(EXIT_INCOMPLETE)
     if finished.faulty_predictions and not skip_invalid:
         raise typer.Exit(EXIT_EXPECTED)
-
-
-def _show_series(series: Series, found: PassAtK | StepsReport, as_json: bool) -> None:
-    """The console tables of a series, and its JSON document."""
-    from harness import series_report
-    from rtb.console import say, show_table
-    from rtb.pass_at_k import PassAtK
-
-    if as_json:
-        emit({"run_id": series.path.name, **found.model_dump(mode="json")})
-    if isinstance(found, PassAtK):
-        show_table("", series_report.TRY_COLUMNS, series_report.try_rows(found), right=(2, 3))
-        columns, rows = series_report.pass_columns(found), series_report.pass_rows(found)
-        show_table("", columns, rows, right=tuple(range(1, len(columns))))
-        notes = series_report.pass_notes(found)
-    else:
-        show_table("", series_report.STEP_COLUMNS, series_report.step_rows(found), right=(1,))
-        show_table("", series_report.CURVE_COLUMNS, series_report.curve_rows(found), right=tuple(range(6)))
-        notes = found.notes
-    for note in notes:
-        say(note)
-    say(f"report: {series.report_markdown}  {series.report_json}")
 
 
 @app.command(epilog="Example: rtb validate rtb__tinyserve-9 --sandbox local --runs 1")
@@ -239,71 +215,6 @@ def validate(
         emit([{"instance_id": item.instance_id, "refused": list(item.refused)} for item in found])
     if any(item.refused for item in found):
         raise typer.Exit(EXIT_EXPECTED)
-
-
-@app.command(epilog="Example: rtb report runs/RUN_ID --format md")
-def report(
-    run: str,
-    form: Annotated[str, typer.Option("--format", help="table, json or md.")] = "table",
-    as_json: JsonOption = False,
-) -> None:
-    """Grade a stored run again from its files alone, and show it. Needs no Docker, no GPU and no suite."""
-    from harness import report as reports
-    from harness.evaluate import regrade
-    from rtb.run import find_run
-    from rtb.series import find_series
-
-    if form not in ("table", "json", "md"):
-        raise typer.BadParameter(f"{form!r} is not one of table, json, md", param_hint="--format")
-    if (series := find_series(run)) is not None:
-        _report_series(series, form, as_json)
-        return
-    stored = find_run(run)
-    graded = regrade(stored)
-    if as_json or form == "json":
-        emit(reports.as_json(graded))
-    elif form == "md":
-        typer.echo(stored.report_markdown.read_text())
-    else:
-        _show(stored.path)
-    if graded.incomplete:
-        raise typer.Exit(EXIT_INCOMPLETE)
-
-
-def _report_series(series: Series, form: str, as_json: bool) -> None:
-    from harness.series import regrade_series
-
-    found = regrade_series(series)
-    if form == "md":
-        typer.echo(series.report_markdown.read_text())
-    else:
-        _show_series(series, found, as_json or form == "json")
-    if found.incomplete:
-        raise typer.Exit(EXIT_INCOMPLETE)
-
-
-def _show(path: Path) -> None:
-    """The console tables of a run."""
-    from harness import report as reports
-    from rtb.console import say, show_table
-    from rtb.result import Report
-    from rtb.run import Run
-    from rtb.suite import read_model
-
-    run = Run(path)
-    stored = read_model(run.report_json, Report)
-    verdicts = (run.read_verdict(name) for name in run.read_record().instance_ids)
-    found = (verdict for verdict in verdicts if verdict is not None)
-    rows = [reports.task_row(verdict) for verdict in islice(found, MOST_ROWS)]
-    title = f"{stored.suite}: {', '.join(stored.model_names)}"
-    show_table(title, reports.TASK_COLUMNS, rows, right=(3, 5), text_below=True)
-    numbers = range(1, len(reports.metric_columns()))
-    show_table("", reports.metric_columns(), reports.metric_rows(stored), right=tuple(numbers))
-    if stored.tasks > MOST_ROWS:
-        say(f"the first {MOST_ROWS} of {stored.tasks} tasks; {run.report_markdown} has them all")
-    for note in stored.notes:
-        say(note)
-    say(f"report: {run.report_markdown}  {run.report_json}")
 
 
 def main() -> None:

@@ -166,6 +166,10 @@ class Run:
     def report_markdown(self) -> Path:
         return self.path / "report.md"
 
+    @property
+    def report_html(self) -> Path:
+        return self.path / "report.html"
+
     def task(self, instance_id: str) -> TaskRun:
         return TaskRun(self.path / instance_id)
 
@@ -191,6 +195,10 @@ class Run:
     def write_report(self, report: Report, markdown: str) -> None:
         write_model(self.report_json, report)
         write_atomic(self.report_markdown, markdown.encode())
+
+    def write_page(self, text: str) -> None:
+        """report.html."""
+        write_atomic(self.report_html, text.encode())
 
     @contextmanager
     def sole_writer(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ import pytest
 from rtb.archive import pack_context
 from rtb.container import Engine, connect
 from rtb.errors import EngineUnreachable
+from tests.browser import Browser, browser_problem, open_browser
 
 SANDBOX_DOCKERFILE = """\
 ARG BASE_IMAGE
@@ -37,21 +38,30 @@ def _engine_problem() -> str | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests marked docker: skipped with the reason, or failed where RTB_REQUIRE_DOCKER=1."""
-    if item.get_closest_marker("docker") is None:
-        return
-    problem = _engine_problem()
-    if problem is None:
-        return
-    if os.environ.get("RTB_REQUIRE_DOCKER") == "1":
-        pytest.fail(f"RTB_REQUIRE_DOCKER=1, but {problem}", pytrace=False)
-    pytest.skip(problem)
+    """Tests marked docker or browser: skipped with the reason, or failed where RTB_REQUIRE_DOCKER or _BROWSER is 1."""
+    for marker, find in (("docker", _engine_problem), ("browser", browser_problem)):
+        if item.get_closest_marker(marker) is None:
+            continue
+        problem = find()
+        if problem is None:
+            continue
+        setting = f"RTB_REQUIRE_{marker.upper()}"
+        if os.environ.get(setting) == "1":
+            pytest.fail(f"{setting}=1, but {problem}", pytrace=False)
+        pytest.skip(problem)
 
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     """A connection to the engine. Tests that use it are marked docker."""
     with connect() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium, one a module. Tests that use it are marked browser."""
+    with open_browser() as found:
         yield found
 
 
