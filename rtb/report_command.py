@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rtb.errors import ExpectedError
-
 from rtb.options import EXIT_INCOMPLETE, JsonOption, emit
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ def _engine_problem() -> str | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests marked docker or browser: skipped with the reason, or failed where RTB_REQUIRE_DOCKER or _BROWSER is 1."""
+    """Tests marked docker or browser: skipped with the reason, or failed where RTB_REQUIRE_DOCKER, _BROWSER is 1."""
     for marker, find in (("docker", _engine_problem), ("browser", browser_problem)):
         if item.get_closest_marker(marker) is None:
             continue
