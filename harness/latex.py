@@ -15,7 +15,7 @@ from harness.paper_tables import (
     table4,
 )
 from harness.profiles import PROFILES
-from rtb.page import visible
+from rtb.console import visible
 from rtb.run import RunRecord
 
 WORDS = ("Metric", "Model", "Profile", "Category")  # columns that hold no numbers

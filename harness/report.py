@@ -10,6 +10,7 @@ from harness import paper_tables
 from harness.metrics import Row, metrics, row_of
 from harness.paper_tables import Numbers
 from harness.profiles import PROFILES, task_rows
+from rtb.console import visible
 from rtb.result import OUTCOMES, Metric, Metrics, Outcome, Report, Verdict
 from rtb.run import RunRecord
 from rtb.task import CATEGORIES
@@ -171,7 +172,7 @@ def to_markdown(report: Report, record: RunRecord, verdicts: Iterable[Verdict], 
     """The report as Markdown: numbers, tasks, evidence, and what it was measured on."""
     interval = report.metrics.success
     lines = [
-        f"# {report.suite}: {', '.join(report.model_names) or 'no model'}",
+        f"# {report.suite}: {plain_markdown(', '.join(report.model_names) or 'no model')}",
         "",
         f"Run `{report.run_id}`, {record.created_at}, sandbox {report.sandbox}, stages {', '.join(report.stages)}, "
         f"profile {report.profile}, rtb {record.rtb_version}.",
@@ -204,10 +205,15 @@ def to_markdown(report: Report, record: RunRecord, verdicts: Iterable[Verdict], 
     return "\n".join(lines)
 
 
+def plain_markdown(text: str) -> str:
+    """Text of a table's cell or a heading: no markup of HTML in it, and no character that a reader cannot see."""
+    return visible(text).replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
 def table_lines(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """A table of Markdown, line by line."""
 
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in cells) + " |"
+        return "| " + " | ".join(plain_markdown(text) for text in cells) + " |"
 
     return [line(columns), "|" + " --- |" * len(columns), *(line(row) for row in rows)]

@@ -115,14 +115,15 @@ def _cards(report: Report, found: Numbers) -> list[dict[str, str]]:
     for profile in PROFILES:
         whole = found.whole[profile]
         success = whole.metrics.success
-        note = f"{paper_tables.interval(success, 'success')} %, n = {success.n}"
+        note = f"{paper_tables.interval(success, 'success')} %"
         if whole.untold:
             note += f"; {whole.untold} cannot be told"
         value = f"{paper_tables.shown(success, 'success')} %"
-        cards.append({"name": f"Success, profile {profile}", "value": value, "note": note})
+        cards.append({"name": f"Success, profile {profile}", "value": value, "note": note, "n": str(success.n)})
     counts = {name: count for name, count in report.outcomes.items() if count}
     cards += [
-        {"name": name, "value": str(count), "note": f"of {report.tasks} tasks"} for name, count in counts.items()
+        {"name": name, "value": str(count), "note": f"of {report.tasks} tasks", "n": ""}
+        for name, count in counts.items()
     ]
     return cards
 

@@ -25,11 +25,11 @@ TONES = {
 MOST_TESTS = 200
 MOST_MESSAGES = 12
 COLUMNS = (
-    Column("task"), Column("category", minor=True), Column("outcome"), Column("why"),
-    Column("unit", explain="expected tests that passed"), Column("accuracy", minor=True),
+    Column("task"), Column("outcome"), Column("why", wide=True),
+    Column("unit", minor=True, explain="expected tests that passed"), Column("accuracy", minor=True),
     Column("latency", minor=True), Column("launches", "number", minor=True, explain="of target kernels, traced"),
     Column("audit", "number", minor=True, explain="findings of the patch's audit; they decide nothing"),
-    Column("seconds", "number"), Column("cost $", "number", minor=True), Column("tokens", "number", minor=True),
+    Column("seconds", "number", minor=True), Column("cost $", "number", minor=True),
 )  # fmt: skip
 
 
@@ -63,16 +63,17 @@ def task_row(verdict: Verdict) -> Row:
     kinds = ", ".join(sorted({item.kind for item in verdict.audit}))
     return Row(
         [
-            Cell(verdict.instance_id, href=f"#task={verdict.instance_id}"),
-            verdict.category,
+            Cell(verdict.instance_id, href=f"#task={verdict.instance_id}", note=verdict.category),
             Cell(badge(verdict.outcome, TONES.get(verdict.outcome, "")), sort=verdict.outcome),
             Cell(_short(verdict.reason, 240)),
             unit, accuracy, latency,
             Cell("–" if launches is None else f"{launches:,}", sort="" if launches is None else launches),
             Cell(str(findings), sort=findings, note=kinds),
             Cell("–" if verdict.seconds is None else f"{verdict.seconds:.1f}"),
-            Cell("–" if verdict.cost_usd is None else f"{verdict.cost_usd:.4f}"),
-            Cell("–" if verdict.tokens is None else f"{verdict.tokens:,}", sort=verdict.tokens or ""),
+            Cell(
+                "–" if verdict.cost_usd is None else f"{verdict.cost_usd:.4f}",
+                note="" if verdict.tokens is None else f"{verdict.tokens:,} tokens",
+            ),
         ],
         id=f"t-{verdict.instance_id}",
         data={"category": verdict.category, "outcome": verdict.outcome},
@@ -171,9 +172,7 @@ def _patch_facts(verdict: Verdict) -> list[tuple[str, str]]:
     patch = verdict.patch
     if patch is None:
         return [("Patch", "none")]
-    found = [
-        ("How it was applied", ": ".join(part for part in (f"{patch.status}, {patch.method}", patch.reason) if part))
-    ]
+    found = [("How it was applied", ": ".join(part for part in (patch.status, patch.method, patch.reason) if part))]
     if patch.paths:
         found.append(("Paths", ", ".join(patch.paths)))
     found += [("Set aside", f"{path}: {why}") for path, why in patch.dropped]

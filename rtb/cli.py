@@ -31,7 +31,14 @@ from rtb.options import (
     choose,
     emit,
 )
-from rtb.report_command import REPORT_HELP, report_command, show_run, show_series
+from rtb.report_command import (
+    COMPARE_HELP,
+    REPORT_HELP,
+    compare_command,
+    report_command,
+    show_run,
+    show_series,
+)
 from rtb.review_command import export_command as tasks_export
 from rtb.review_command import import_command as tasks_import
 from rtb.review_command import review_command as tasks_review
@@ -69,6 +76,7 @@ app.command("replay", help=REPLAY_HELP)(replay_command)
 app.command("audit", help=AUDIT_HELP)(audit_command)
 app.command("export", help=EXPORT_HELP)(export_command)
 app.command("report", help=REPORT_HELP, epilog="Example: rtb report runs/RUN_ID --format md")(report_command)
+app.command("compare", help=COMPARE_HELP, epilog="Example: rtb compare runs/RUN_ID runs/OTHER_ID")(compare_command)
 
 
 @app.callback(invoke_without_command=True)

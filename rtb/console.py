@@ -39,6 +39,15 @@ def printable(text: str) -> str:
     return "".join(kept).encode("utf-8", "backslashreplace").decode()
 
 
+def visible(text: str) -> str:
+    """Text in which every character can be seen: others than line ends and tabs become escapes such as \\u202e."""
+    if text.isprintable():
+        return text
+    return "\n".join(
+        line if line.replace("\t", "").isprintable() else printable(line) for line in text.split("\n")
+    )  # fmt: skip
+
+
 class Progress(Protocol):
     """How far a run is. Safe to call from worker threads."""
 

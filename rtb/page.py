@@ -24,18 +24,9 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from rtb.console import printable
+from rtb.console import visible as visible
 
 FOLDER = Path(__file__).with_name("pages")
-
-
-def visible(text: str) -> str:
-    """Text in which every character can be seen: others than line ends and tabs become escapes such as \\u202e."""
-    if text.isprintable():
-        return text
-    return "\n".join(
-        line if line.replace("\t", "").isprintable() else printable(line) for line in text.split("\n")
-    )  # fmt: skip
 
 
 def _seen(value: object) -> object:
@@ -68,16 +59,18 @@ def json_block(name: str, value: Any) -> Markup:
 
 @dataclass(frozen=True)
 class Column:
-    """A column. `kind`: how it sorts, and numbers stand right. `minor`: hidden on a phone."""
+    """A column. `kind`: how it sorts, and numbers stand right. `minor`: hidden on a phone. `wide`: sentences."""
 
     title: str
     kind: Literal["text", "number"] = "text"
     minor: bool = False
+    wide: bool = False
     explain: str = ""
 
     @property
     def classes(self) -> str:
-        return " ".join(name for name, on in (("num", self.kind == "number"), ("minor", self.minor)) if on)
+        marks = (("num", self.kind == "number"), ("minor", self.minor), ("wide", self.wide))
+        return " ".join(name for name, on in marks if on)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`rtb report`: a stored run in every form. What it needs is imported when it runs, so that --help is quick."""
+"""`rtb report` and `rtb compare`: stored runs in every form. Imports happen when they run: --help is quick."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from rtb.errors import ExpectedError
 from rtb.options import EXIT_INCOMPLETE, JsonOption, emit
 
 if TYPE_CHECKING:
+    from harness.compare import Comparison
     from rtb.pass_at_k import PassAtK
     from rtb.series import Series, StepsReport
 
 MOST_ROWS = 200  # of tasks in a console table
 FORMS = ("table", "json", "md", "html", "latex")
+COMPARE_FORMS = FORMS[:-1]
+COMPARE_HELP = "Put runs of the same tasks side by side: what changed per task, and whether it is more than noise."
 REPORT_HELP = "Grade a stored run again from its files alone, and show it. Needs no Docker, no GPU and no suite."
 
 
@@ -57,6 +60,54 @@ def report_command(
         show_run(stored.path)
     if graded.incomplete:
         raise typer.Exit(EXIT_INCOMPLETE)
+
+
+def compare_command(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Runs' folders, or their ids under runs/.")],
+    form: Annotated[
+        str, typer.Option("--format", help="table, json, md, or html (writes a page, prints its path).")
+    ] = ("table"),
+    out: Annotated[Path, typer.Option(help="The page that --format html writes.")] = Path("comparison.html"),
+    as_json: JsonOption = False,
+) -> None:
+    from harness import compare_page as views
+    from harness.compare import compare
+    from rtb.run import find_run
+    from rtb.storage import write_atomic
+
+    if form not in COMPARE_FORMS:
+        raise typer.BadParameter(f"{form!r} is not one of {', '.join(COMPARE_FORMS)}", param_hint="--format")
+    if len(runs) < 2:
+        raise typer.BadParameter("name at least two runs", param_hint="RUN RUN...")
+    found = compare([find_run(name) for name in runs])
+    if as_json or form == "json":
+        emit(views.as_json(found))
+    elif form == "md":
+        typer.echo(views.to_markdown(found))
+    elif form == "html":
+        write_atomic(out, views.compare_page(found).encode())
+        typer.echo(str(out))
+    else:
+        _show_comparison(found)
+    if any(member.report.incomplete for member in found.members):
+        raise typer.Exit(EXIT_INCOMPLETE)
+
+
+def _show_comparison(found: Comparison) -> None:
+    from harness import compare_page as views
+    from rtb.console import say, show_table
+
+    rows = list(views.changed_rows(found))
+    if rows:
+        title = f"{len(rows)} of {len(found.tasks)} tasks ended differently"
+        show_table(title, views.task_columns(found), rows[:MOST_ROWS])
+        if len(rows) > MOST_ROWS:
+            say(f"the first {MOST_ROWS} of {len(rows)}; --format html and md have them all")
+    else:
+        say(f"all {len(found.tasks)} tasks ended the same")
+    show_table("", views.RUN_COLUMNS, views.run_rows(found), right=tuple(range(2, len(views.RUN_COLUMNS))))
+    for line in (*found.notes, *(item.sentence for item in found.differences)):
+        say(line)
 
 
 def _report_series(series: Series, form: str, as_json: bool) -> None:

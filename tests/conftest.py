@@ -14,6 +14,8 @@ import pytest
 from rtb.archive import pack_context
 from rtb.container import Engine, connect
 from rtb.errors import EngineUnreachable
+from rtb.run import Run
+from tests import storedrun
 from tests.browser import Browser, browser_problem, open_browser
 
 SANDBOX_DOCKERFILE = """\
@@ -56,6 +58,12 @@ def engine() -> Iterator[Engine]:
     """A connection to the engine. Tests that use it are marked docker."""
     with connect() as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A stored run with every kind of answer, hostile text and model stages. Copy it before changing it."""
+    return storedrun.every_kind(tmp_path_factory.mktemp("stored"))
 
 
 @pytest.fixture(scope="module")

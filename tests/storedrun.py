@@ -3,9 +3,15 @@ same public writers that an evaluation uses. What is written is graded and shown
 
 from __future__ import annotations
 
+import json
+import os
 import random
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
+from harness.evaluate import Request, evaluate
 from harness.gsm8k import Problem, score, write_answers
 from harness.request import RequestRecord, prompt_sha256, write_records
 from harness.stages.accuracy import AccuracyFolder, AccuracyRecord
@@ -16,7 +22,17 @@ from rtb.run import Run, RunRecord, StageTimes, TaskRecord
 from rtb.storage import write_model
 from rtb.suite import read_model
 from rtb.task import StageName
+from tests import pocketsuite
+from tests.pocketsuite import patch, right
 
+HOSTILE = "</script><script>document.title='owned'</script>\u202eevil \x1b[31mred\x00"
+ANSWERS = {
+    1: right(1),
+    2: right(2),
+    3: patch(3, "def f3(x):\n    return 2 * x if x < 3 else '</pre></script><img src=x onerror=alert(1)>\u202e\x07'"),
+    4: "",
+    5: patch(5, "import os\nos._exit(0)"),
+}
 SERVE = {"command": "serve --port {port}", "model": "m"}
 SIDES: tuple[Side, Side] = ("gold", "model")
 
@@ -119,3 +135,65 @@ def _request(index: int, text: str, ttft: float, tpot: float, tokens: int = 8) -
         first_byte_ns=first, end_ns=times[-1][0], status=200, tokens=times, continuous=True, chunks=tokens,
         prompt_tokens=64, completion_tokens=tokens, finish="length", text=text,
     )  # fmt: skip
+
+
+@contextmanager
+def _settings(root: Path) -> Iterator[None]:
+    """Environment variables that point rtb at a pocket suite under `root`."""
+    settings = {
+        "RTB_TASKS": str(root / "tasks"),
+        "RTB_DOCKERFILES": str(pocketsuite.dockerfiles(root)),
+        "RTB_CACHE": str(root / "cache"),
+    }
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def every_kind(root: Path) -> Run:
+    """A run of six tasks in the local sandbox: two with all stages (one good, one slow), one wrong, one empty, one
+    that cheats, one without a prediction. Model name and patches are hostile. Takes the time of making one venv."""
+    pocketsuite.make(root, tasks=6)
+    lines = [
+        {"instance_id": f"rtb__pocket-{number}", "model_name_or_path": f"tester {HOSTILE}", "model_patch": text,
+         "cost_usd": 0.01 * number, "tokens": 1000 * number}
+        for number, text in ANSWERS.items()
+    ]  # fmt: skip
+    (root / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    request = Request(
+        predictions=str(root / "p.jsonl"), suite="pocket", instances=(), stages=("unit",), sandbox="local",
+        workers=2, run_id="r", profile="robust", out=root / "runs", retries=0, quiet=True,
+    )  # fmt: skip
+    with _settings(root):
+        run = evaluate(request).run
+    add_accuracy(run, "rtb__pocket-1", lost=[3, 14], won=[20], text=HOSTILE)
+    add_latency(run, "rtb__pocket-1", slower=0.9, noise=0.002)
+    add_accuracy(run, "rtb__pocket-2", lost=[3])
+    add_latency(run, "rtb__pocket-2", slower=1.06, noise=0.002)
+    return run
+
+
+def many(source: Run, path: Path, count: int, names: Sequence[str]) -> Run:
+    """A run of `count` tasks whose folders are copies of `names` of `source`, in turn."""
+    record = source.read_record()
+    made = Run(path)
+    categories = {}
+    for number in range(count):
+        name, new = names[number % len(names)], f"rtb__pocket-{1000 + number}"
+        categories[new] = record.categories[name]
+        folder = made.task(new)
+        shutil.copytree(source.task(name).path, folder.path)
+        text = folder.record.read_text().replace(name, new)
+        old = name.rpartition("-")[2]
+        folder.record.write_text(text.replace(f'"pull_number": {old},', f'"pull_number": {1000 + number},'))
+        folder.verdict.unlink(missing_ok=True)
+    values = {**record.model_dump(), "categories": categories, "run_id": path.name}
+    write_model(made.record, RunRecord.model_validate(values))
+    return made

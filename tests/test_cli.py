@@ -13,7 +13,7 @@ from rtb.suite import load_suite
 
 ROOT = Path(__file__).resolve().parent.parent
 VERBS = (
-    "doctor", "build-env", "evaluate", "report", "validate", "mine", "solve", "replay", "audit", "export",
+    "doctor", "build-env", "evaluate", "report", "compare", "validate", "mine", "solve", "replay", "audit", "export",
     "tasks list", "tasks show", "tasks check", "tasks schema", "tasks hydrate", "tasks review", "tasks export",
     "tasks import", "predictions check",
 )  # fmt: skip
