@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Literal, cast
 
 from harness import controls
+from harness.paper_tables import numbers
 from harness.pool import run_all
-from harness.report import build_report, numbers_of, to_markdown
+from harness.profiles import TaskRows, task_rows
+from harness.report import build_report, to_markdown
 from harness.single import Job, evaluate_one
 from harness.verdict import grade_run, grade_task
 from rtb import __version__, devices, environment, hydration, machine
@@ -292,9 +294,15 @@ class _FaultGuard:
 
 def write_reports(run: Run, record: RunRecord) -> Report:
     """report.json and report.md from the stored verdicts."""
-    report = build_report(record, stored_verdicts(run, record))
-    found = numbers_of(stored_verdicts(run, record))
-    run.write_report(report, to_markdown(report, record, stored_verdicts(run, record), found))
+    rows: list[TaskRows] = []
+
+    def verdicts() -> Iterator[Verdict]:
+        for verdict in stored_verdicts(run, record):
+            rows.append(task_rows(verdict))
+            yield verdict
+
+    report = build_report(record, verdicts())
+    run.write_report(report, to_markdown(report, record, stored_verdicts(run, record), numbers(rows)))
     return report
 
 
