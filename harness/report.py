@@ -132,6 +132,9 @@ def task_row(verdict: Verdict) -> tuple[str, ...]:
     why = verdict.reason
     if verdict.patch is not None and verdict.patch.flags:
         why += f" [set aside: {', '.join(verdict.patch.flags)}]"
+    for stage in verdict.stages:
+        if stage.coverage is not None and stage.coverage.state == "uncovered":
+            why += f" [{stage.stage} {stage.coverage.reason}]"
     return (
         verdict.instance_id,
         verdict.category,

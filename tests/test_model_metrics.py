@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from harness.metrics import metrics, row_of
-from rtb.result import LatencyFacts, RatioFacts, StageResult, Status, UnitFacts, Verdict
+from harness.report import task_row
+from rtb.result import CoverageFacts, LatencyFacts, RatioFacts, StageResult, Status, UnitFacts, Verdict
 
 
 def ratio(value: float) -> RatioFacts:
@@ -55,3 +56,12 @@ def test_they_stand_on_tasks_that_passed_all_unit_tests_and_have_a_result() -> N
 def test_nothing_measured_is_null_and_not_zero() -> None:
     found = metrics([row_of(verdict(accuracy=None, ttft=None))])
     assert (found.nr.value, found.s_ttft.value, found.s_tpot.value) == (None, None, None)
+
+
+def test_a_stage_that_never_launched_the_target_says_so_in_the_task_s_line() -> None:
+    plain = verdict()
+    trace = CoverageFacts(state="uncovered", reason="uncovered: the stage never launched pkg/k.py::kernel")
+    stages = (plain.stages[0], plain.stages[1].model_copy(update={"coverage": trace}), *plain.stages[2:])
+    assert "uncovered" not in task_row(plain)[-1]
+    line = task_row(plain.model_copy(update={"stages": stages}))[-1]
+    assert line.endswith("[accuracy uncovered: the stage never launched pkg/k.py::kernel]")
