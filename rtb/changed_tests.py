@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from rtb.fingerprint import FunctionNode, of_function, of_node
-from rtb.python_source import Unreadable, decode, parse
+from rtb.python_source import Unreadable, decode, parse, parts
+
+_TEST = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+test", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -28,24 +33,43 @@ class ChangedTests:
 
 
 def compare_tests(path: str, before: bytes | None, after: bytes) -> ChangedTests:
-    """Compare a test file with the one before it (None: there was none)."""
-    new = _read(after)
+    """Compare a test file with the one before it (None: there was none). Parts that are equal are not parsed."""
+    text, old_text = decode(after), decode(before) if before is not None else None
+    if isinstance(text, Unreadable):
+        return ChangedTests(path, "unreadable", detail=f"{text.reason} {text.detail}")
+    if old_text is None or isinstance(old_text, Unreadable):
+        new = _read(text)
+        if isinstance(new, Unreadable):
+            return ChangedTests(path, "unreadable", detail=f"{new.reason} {new.detail}")
+        return ChangedTests(path, "added" if new.tests else "no_tests", tuple(new.tests))
+    theirs, ours = Counter(parts(old_text)), Counter(parts(text))
+    new, old = _read_parts(ours - theirs, text), _read_parts(theirs - ours, old_text)
     if isinstance(new, Unreadable):
         return ChangedTests(path, "unreadable", detail=f"{new.reason} {new.detail}")
-    if not new.tests:
-        return ChangedTests(path, "no_tests", names=new.names)
-    old = _read(before) if before is not None else None
-    if old is None or isinstance(old, Unreadable):
-        return ChangedTests(path, "added", tuple(new.tests), names=new.names)
+    if not new.tests and not any(_TEST.search(part) for part in ours & theirs):
+        return ChangedTests(path, "no_tests")
+    if isinstance(old, Unreadable):
+        return ChangedTests(path, "added", tuple(new.tests))
     changed = tuple(name for name, said in new.tests.items() if old.tests.get(name) != said)
     elsewhere = new.rest != old.rest
-    state: Literal["modified", "same"] = "modified" if changed or elsewhere else "same"
-    return ChangedTests(path, state, changed, elsewhere, new.names)
+    return ChangedTests(path, "modified" if changed or elsewhere else "same", changed, elsewhere)
+
+
+def _read_parts(some: Iterable[str], text: str) -> _TestFile | Unreadable:
+    """What some parts of a file hold; the whole file's where the cut does not fit it."""
+    found = _TestFile({}, [], frozenset())
+    for part in some:
+        tree = parse(part)
+        if isinstance(tree, Unreadable):
+            return _read(text)
+        _collect(tree.body, "", found)
+    return found
 
 
 def is_test_file(data: bytes) -> ChangedTests:
     """What a test file that did not change holds."""
-    new = _read(data)
+    text = decode(data)
+    new = _read(text) if isinstance(text, str) else text
     if isinstance(new, Unreadable):
         return ChangedTests("", "unreadable", detail=new.reason)
     return ChangedTests("", "unchanged_file" if new.tests else "no_tests", tuple(new.tests), names=new.names)
@@ -58,10 +82,7 @@ class _TestFile:
     names: frozenset[str]
 
 
-def _read(data: bytes) -> _TestFile | Unreadable:
-    text = decode(data)
-    if isinstance(text, Unreadable):
-        return text
+def _read(text: str) -> _TestFile | Unreadable:
     tree = parse(text)
     if isinstance(tree, Unreadable):
         return tree

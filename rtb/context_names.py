@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rtb.fingerprint import FunctionNode
 from rtb.kernels import FunctionChange
-from rtb.python_source import Unreadable, decode, parse
+from rtb.python_source import Unreadable, cut, decode, parse
+from rtb.source_parts import written_imports
 from rtb.task import ContextReference
+
+_DEFINED = re.compile(r"^(?:async[ \t]+)?(?P<what>def|class)[ \t]+(?P<name>\w+)", re.MULTILINE)
 
 
 @dataclass
@@ -19,27 +23,27 @@ class _Found:
 
 
 def context_of_targets(
-    targets: Collection[FunctionChange], sources: dict[str, bytes], known_paths: Collection[str] = ()
+    targets: Collection[FunctionChange],
+    sources: Mapping[str, bytes],
+    exists: Callable[[str], bool] = lambda _: False,
 ) -> tuple[ContextReference, ...] | Unreadable:
-    """Functions and classes that the targets use or that use them, in these files (path -> content after).
+    """Functions and classes that the targets use or that use them.
 
-    Names imported from elsewhere in the repository are listed under the path they come from when it is among
-    `known_paths`. Returns Unreadable when a target's own file does not parse.
+    `sources` (path -> content after the change) are the files looked at: those of the change, and others that name a
+    target. A name that a target's file imports from elsewhere is listed under the first path it could come from for
+    which `exists` is true. Returns Unreadable when a target's own file does not parse.
     """
     found: dict[str, _Found] = {}
     own = {item.path for item in targets}
     names = {_last(item.name) for item in targets}
     for path, data in sources.items():
         text = decode(data)
-        tree = parse(text) if not isinstance(text, Unreadable) else text
-        if isinstance(tree, Unreadable):
-            if path in own and path.endswith(".py"):
-                return tree
-            continue
         uses = {name for item in targets if item.path == path for name in item.uses}
-        _definitions(tree, path, uses - names, names, found)
-        if path in own:
-            _imported(tree, path, uses, known_paths, found)
+        broken = text if isinstance(text, Unreadable) else _definitions(text, path, uses - names, names, found)
+        if broken is not None and path in own and path.endswith(".py"):
+            return broken
+        if path in own and isinstance(text, str):
+            _imported(text, path, uses, exists, found)
     return tuple(
         ContextReference(path=path, functions=tuple(sorted(item.functions)), classes=tuple(sorted(item.classes)))
         for path, item in sorted(found.items())
@@ -51,15 +55,35 @@ def _last(name: str) -> str:
     return name.rsplit(".", 1)[-1]
 
 
-def _definitions(tree: ast.Module, path: str, used: set[str], targets: set[str], found: dict[str, _Found]) -> None:
-    """Top-level functions and classes of one file that are used by, or use, a target."""
-    for node in tree.body:
-        if not isinstance(node, FunctionNode | ast.ClassDef):
+def _definitions(
+    text: str, path: str, used: Collection[str], targets: Collection[str], found: dict[str, _Found]
+) -> Unreadable | None:
+    """Top-level functions and classes of one file that are used by, or use, a target.
+
+    Only parts that hold a target's name are parsed: a comment that names it is no use of it.
+    """
+    for part in cut(text)[0]:
+        head = _DEFINED.search(part)
+        if head is None or head["name"] in targets:
             continue
-        mentions = _mentioned(node)
-        if node.name not in targets and (node.name in used or mentions & targets):
-            place = found.setdefault(path, _Found())
-            (place.classes if isinstance(node, ast.ClassDef) else place.functions).add(node.name)
+        if head["name"] not in used:
+            if not any(name in part for name in targets):
+                continue
+            tree = parse(part)
+            if isinstance(tree, Unreadable):
+                tree = parse(text)
+                if isinstance(tree, Unreadable):
+                    return tree
+                tree = ast.Module([item for item in tree.body if _name_of(item) == head["name"]], [])
+            if not _mentioned(tree) & set(targets):
+                continue
+        place = found.setdefault(path, _Found())
+        (place.classes if head["what"] == "class" else place.functions).add(head["name"])
+    return None
+
+
+def _name_of(node: ast.stmt) -> str | None:
+    return node.name if isinstance(node, FunctionNode | ast.ClassDef) else None
 
 
 def _mentioned(node: ast.AST) -> set[str]:
@@ -71,19 +95,22 @@ def _mentioned(node: ast.AST) -> set[str]:
 
 
 def _imported(
-    tree: ast.Module, path: str, uses: set[str], known_paths: Collection[str], found: dict[str, _Found]
+    text: str, path: str, uses: Collection[str], exists: Callable[[str], bool], found: dict[str, _Found]
 ) -> None:
     """Names a target uses that its file imports from another file of the repository."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.ImportFrom):
+    for statement in written_imports(text):
+        if not statement.startswith("from") or not any(name in statement for name in uses):
             continue
-        names = {item.asname or item.name: item.name for item in node.names}
-        wanted = [original for name, original in names.items() if name in uses]
-        if not wanted:
-            continue
-        for candidate in module_paths(path, node.level, node.module or ""):
-            if candidate in known_paths:
-                place = found.setdefault(candidate, _Found())
+        tree = parse(statement)
+        if isinstance(tree, Unreadable):
+            continue  # words in a text that look like an import
+        for node in tree.body:
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            wanted = [item.name for item in node.names if (item.asname or item.name) in uses]
+            home = next(filter(exists, module_paths(path, node.level, node.module or "")), None) if wanted else None
+            if home is not None:
+                place = found.setdefault(home, _Found())
                 for name in wanted:
                     (place.classes if name[:1].isupper() and not name.isupper() else place.functions).add(name)
 
@@ -102,3 +129,12 @@ def module_paths(path: str, level: int, module: str) -> Iterable[str]:
         if stem:
             yield f"{stem}.py"
             yield f"{stem}/__init__.py"
+
+
+_TOO_COMMON = frozenset(("forward", "backward", "apply", "kernel", "_kernel", "matmul", "softmax", "attention"))
+
+
+def telling_names(targets: Collection[FunctionChange]) -> tuple[str, ...]:
+    """Names of targets by which their users can be searched for: no methods, no new ones, no everyday words."""
+    names = {item.name for item in targets if item.label != "added" and "." not in item.name}
+    return tuple(sorted(name for name in names if len(name) > 5 and name not in _TOO_COMMON))

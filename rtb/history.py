@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -265,3 +265,20 @@ def messages(repository: Path, commits: Iterable[str]) -> dict[str, str]:
     told = run_git(arguments, repository=repository, stdin=names, env={"GIT_NO_LAZY_FETCH": "1"}).stdout
     pairs = (item.partition(b"\x02") for item in told.split(b"\0") if item)
     return {sha.decode().strip(): text.decode(errors="replace") for sha, _, text in pairs}
+
+
+def files_with(repository: Path, commit: str, names: Sequence[str], globs: Sequence[str]) -> dict[str, set[str]]:
+    """For each name the files of a commit's tree that hold it as a whole word."""
+    found: dict[str, set[str]] = {}
+    if not names:
+        return found
+    arguments = ["grep", "-I", "-n", "-o", "-w", "-F", "-z", "-f", "-", commit, "--", *globs]
+    text = "".join(f"{name}\n" for name in names).encode()
+    # Exit code 1: no hit; more: a file could not be read (a missing blob), and what was found still counts.
+    told = run_git(arguments, repository=repository, stdin=text, check=False, env={"GIT_NO_LAZY_FETCH": "1"})
+    for line in told.stdout.split(b"\n"):  # COMMIT:PATH NUL LINE NUL NAME
+        words = line.split(b"\0")
+        if len(words) == 3:
+            path = os.fsdecode(words[0]).removeprefix(f"{commit}:")
+            found.setdefault(words[2].decode(), set()).add(path)
+    return found

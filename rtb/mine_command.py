@@ -15,7 +15,8 @@ from rtb.errors import ExpectedError
 
 if TYPE_CHECKING:
     from rtb.candidate import Judgement
-    from rtb.mining import Draft, Mined
+    from rtb.drafting import Draft
+    from rtb.mining import Mined
 
 HELP = """Turn a repository's merged pull requests into draft tasks.
 

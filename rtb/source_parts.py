@@ -54,7 +54,7 @@ class Part:
         """What its import statements about Triton or jit bind; None when there are none."""
         if "import" not in self.text or ("triton" not in self.text and "jit" not in self.text):
             return None
-        stated = [_imports(item) for item in _written_imports(self.text) if "triton" in item or "jit" in item]
+        stated = [_imports(item) for item in written_imports(self.text) if "triton" in item or "jit" in item]
         if not stated:
             return None
         return Piece(
@@ -129,7 +129,7 @@ def _imports(statement: str) -> Piece:
     return Piece() if isinstance(piece, Unreadable) else piece
 
 
-def _written_imports(text: str) -> Iterator[str]:
+def written_imports(text: str) -> Iterator[str]:
     """The import statements of a text. The word is sought first, which is faster than trying each line."""
     done = 0
     at = text.find("import")

@@ -1,0 +1,277 @@
+"""Kept pull requests become drafts: what a draft needs is read at the commits themselves, by one process or a few.
+
+One search of a tree for the users of names costs as much as reading all of it, so pull requests are taken in groups
+that share one: a user is looked for in the tree that the last of a group left, and read at each one's own commit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+
+from rtb import checkout
+from rtb.candidate import Judgement, PullRequest
+from rtb.category import decide
+from rtb.changed_tests import ChangedTests, compare_tests, is_test_file
+from rtb.context_names import context_of_targets, telling_names
+from rtb.draft import Material, Patch, clean_body, draft_task, leaks, problem_statement
+from rtb.environment_guess import guess
+from rtb.history import Blobs, files_with, messages, present_objects
+from rtb.history_scan import Scanner, net_changes
+from rtb.mirror import is_mirror, prefetch
+from rtb.pull_request import PullFacts
+from rtb.python_source import Unreadable
+from rtb.repo_rules import RepoRules, is_source
+from rtb.task import Task
+
+_GROUP = 60  # pull requests that share a search for users
+_ALONE = 40  # fewer are not worth the start of processes
+_MOST_USERS = 12  # files; more, and a name says nothing
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A draft task with what goes beside it."""
+
+    task: Task
+    statement: str
+    gold: bytes
+    test: bytes
+    leaked: tuple[str, ...]
+
+
+class Drafter:
+    """Reads what a kept pull request's draft needs. Use as a context manager."""
+
+    def __init__(self, repository: Path, rules: RepoRules) -> None:
+        self._repository = repository
+        self._rules = rules
+        self._present = None if is_mirror(repository) else present_objects(repository)
+        self._blobs = Blobs(repository, self._present)
+        self._stack = ExitStack()
+        self._fetched = set(present_objects(repository) or ()) if is_mirror(repository) else set()
+        self._file = lru_cache(maxsize=512)(self._read)
+        self._users: Mapping[str, set[str]] = {}
+        self._messages: Mapping[str, str] = {}
+
+    def __enter__(self) -> Drafter:
+        self._stack.enter_context(self._blobs)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _read(self, commit: str, path: str) -> bytes | None:
+        if not is_mirror(self._repository):
+            return self._blobs.one(f"{commit}:{path}")
+        listing = checkout.run_git(["ls-tree", commit, "--", path], repository=self._repository).stdout.split()
+        if len(listing) < 4 or listing[1] != b"blob":
+            return None
+        name = listing[2].decode()
+        if bytes.fromhex(name) not in self._fetched:
+            prefetch(self._repository, [name], quiet=True)
+            self._fetched.add(bytes.fromhex(name))
+        return self._blobs.one(name)
+
+    def _exists(self, commit: str, path: str) -> bool:
+        """Whether a path is in a commit's tree; asks for no contents, which a mirror may lack."""
+        if not is_mirror(self._repository):
+            return self._file(commit, path) is not None
+        return bool(checkout.run_git(["ls-tree", commit, "--", path], repository=self._repository).stdout)
+
+    def finish(
+        self, judgements: Sequence[Judgement], facts: Mapping[int, PullFacts]
+    ) -> list[tuple[Judgement, Draft | None]]:
+        """Look at the files of kept pull requests: drop each after all, or make its draft."""
+        self._messages = messages(self._repository, [item.pull.landed for item in judgements])
+        if judgements and not is_mirror(self._repository):  # a blobless mirror would fetch every file
+            names = sorted({name for item in judgements for name in telling_names(item.targets)})
+            self._users = files_with(self._repository, judgements[-1].pull.landed, names, ("*.py",))
+        return [self._finish(item, facts) for item in judgements]
+
+    def _finish(self, judgement: Judgement, facts: Mapping[int, PullFacts]) -> tuple[Judgement, Draft | None]:
+        pull = judgement.pull
+        assert pull.number is not None
+        if pull.base is None:
+            return replace(judgement, reason="unreadable", detail="the first commit has nothing before it"), None
+        if len(pull.records) > 1:
+            judgement = self._net(judgement)
+        base, landed = pull.base, pull.landed
+        if is_mirror(self._repository):  # git fetches all blobs of a diff at once, and the reader below none
+            paths = checkout.changed_paths(self._repository, base, landed)
+            checkout.diff(self._repository, base, landed, paths)
+        tests = self._tests(judgement, base, landed)
+        if judgement.kind != "config" and not tests:
+            return replace(
+                judgement, reason="tests_unchanged", detail=self._test_failure(judgement, base, landed)
+            ), None
+        paths = checkout.changed_paths(self._repository, base, landed)
+        split = checkout.split_paths(paths, self._rules.split)
+        sources = {
+            path: data
+            for path in split.source
+            if path.endswith((".py", ".jinja")) and (data := self._file(landed, path)) is not None
+        }
+        for path in self._user_files(judgement):
+            if path not in sources and (data := self._file(landed, path)) is not None:
+                sources[path] = data
+        context = context_of_targets(judgement.targets, sources, lambda path: self._exists(landed, path))
+        if isinstance(context, Unreadable):
+            return replace(judgement, reason="unreadable", detail=f"a target's file: {context.detail}"), None
+        material = self._material(judgement, tests, facts.get(pull.number), split)
+        material = replace(material, context=context)
+        task = draft_task(material, self._rules)
+        statement = problem_statement(material)
+        leaked = leaks(statement, material.gold.data, judgement.targets)
+        return judgement, Draft(task, statement, material.gold.data, material.test.data, leaked)
+
+    def _user_files(self, judgement: Judgement) -> list[str]:
+        """Files that may use a target although the change does not touch them; none for a name that is everywhere."""
+        held = (self._users.get(name, set()) for name in telling_names(judgement.targets))
+        paths = {path for found in held if len(found) <= _MOST_USERS for path in found}
+        return sorted(path for path in paths if is_source(path, self._rules))
+
+    def _net(self, judgement: Judgement) -> Judgement:
+        """The changes of several commits as one: what the first changed and the last changed back is none."""
+        pull = judgement.pull
+        assert pull.base is not None
+        scanner = Scanner(self._repository, self._rules, self._present)
+        try:
+            changes = net_changes(self._repository, pull.base, pull.landed, self._rules, scanner)
+        finally:
+            scanner.close()
+        kept = {
+            (item.path, item.name, item.index): item for item in changes if item.is_edit or item.label == "config"
+        }
+        targets = [kept[key] for item in judgement.targets if (key := (item.path, item.name, item.index)) in kept]
+        return replace(judgement, targets=tuple(dict.fromkeys(targets)) or judgement.targets)
+
+    def _tests(self, judgement: Judgement, base: str, landed: str) -> tuple[ChangedTests, ...]:
+        """The test files that can judge the change."""
+        found = []
+        names = _telling_names(judgement)
+        for path in judgement.tests:
+            after = self._file(landed, path)
+            if after is None:
+                continue
+            if judgement.tests_changed:
+                seen = compare_tests(path, self._file(base, path), after)
+                if seen.counts:
+                    found.append(seen)
+            elif any(name.encode() in after for name in names):
+                seen = replace(is_test_file(after), path=path)
+                if seen.state == "unchanged_file" and seen.names & names:
+                    found.append(seen)
+        return tuple(found)
+
+    def _test_failure(self, judgement: Judgement, base: str, landed: str) -> str:
+        if not judgement.tests_changed:
+            return "the test files named like the target use none of its names"
+        states = []
+        for path in judgement.tests:
+            after = self._file(landed, path)
+            state = compare_tests(path, self._file(base, path), after).state if after is not None else "gone"
+            states.append(f"{path}: {_TEST_WORDS.get(state, state)}")
+        return "; ".join(states)
+
+    def _material(
+        self, judgement: Judgement, tests: tuple[ChangedTests, ...], facts: PullFacts | None, split: checkout.Split
+    ) -> Material:
+        pull = judgement.pull
+        assert pull.base is not None
+        told = self._messages.get(pull.landed, "")
+        title = facts.title if facts else pull.title
+        body = facts.body if facts else clean_body(told)
+        labels = facts.labels if facts else tuple(re.findall(r"\[([^\]]{1,30})\]", pull.title))
+        files = {
+            path: data.decode("utf-8", "replace")
+            for path in self._rules.environment.files
+            if (data := self._file(pull.landed, path)) is not None
+        }
+        return Material(
+            judgement=judgement,
+            decision=decide(judgement.targets, title, body, labels, self._rules.keywords),
+            tests=tests,
+            context=(),
+            environment=guess(files),
+            gold=self._patch(pull, split.source),
+            test=self._patch(pull, split.tests),
+            title=title,
+            body=body,
+            created_at=facts.created_at if facts else None,
+        )
+
+    def _patch(self, pull: PullRequest, paths: Sequence[str]) -> Patch:
+        assert pull.base is not None
+        return Patch(checkout.diff(self._repository, pull.base, pull.landed, paths), tuple(paths))
+
+
+_TEST_WORDS = {
+    "same": "only comments, layout or imports changed",
+    "no_tests": "holds no test function",
+    "unreadable": "does not parse",
+}
+
+
+def _telling_names(judgement: Judgement) -> set[str]:
+    """Names by which a test shows that it knows a target."""
+    names = {item.name.rsplit(".", 1)[-1] for item in judgement.targets}
+    return names | {item.path.rsplit("/", 1)[-1].removesuffix(".py") for item in judgement.targets}
+
+
+_Finished = tuple[Judgement, Draft | None]
+_drafter: Drafter | None = None
+
+
+@contextmanager
+def finished(
+    repository: Path,
+    rules: RepoRules,
+    judgements: Iterable[Judgement],
+    facts: Mapping[int, PullFacts],
+    limit: int | None = None,
+    workers: int | None = None,
+) -> Iterator[Iterator[_Finished]]:
+    """Judgements of kept pull requests, each with its draft or dropped after all, in their order.
+
+    `limit` says how many will be asked for at most, as far as that is known; nothing is then done ahead.
+    """
+    every = list(judgements)
+    count = workers or min(2, os.cpu_count() or 1)
+    with ExitStack() as stack:
+        if limit is not None or len(every) < _ALONE or count < 2 or is_mirror(repository):
+            drafter = stack.enter_context(Drafter(repository, rules))
+            size = min(_GROUP, limit or _GROUP)
+            yield (item for group in _groups(every, size) for item in drafter.finish(group, facts))
+            return
+        context = get_context("spawn")
+        pool = stack.enter_context(ProcessPoolExecutor(count, context, _start, (repository, rules)))
+        size = min(_GROUP, -(-len(every) // (2 * count)))
+        waiting = [pool.submit(_finish, group, _facts_of(group, facts)) for group in _groups(every, size)]
+        yield (item for future in waiting for item in future.result())
+
+
+def _groups(every: Sequence[Judgement], size: int) -> list[Sequence[Judgement]]:
+    return [every[start : start + size] for start in range(0, len(every), size)]
+
+
+def _facts_of(group: Sequence[Judgement], facts: Mapping[int, PullFacts]) -> dict[int, PullFacts]:
+    numbers = (item.pull.number for item in group)
+    return {number: facts[number] for number in numbers if number is not None and number in facts}
+
+
+def _start(repository: Path, rules: RepoRules) -> None:
+    global _drafter
+    _drafter = Drafter(repository, rules).__enter__()
+
+
+def _finish(group: Sequence[Judgement], facts: Mapping[int, PullFacts]) -> list[_Finished]:
+    assert _drafter is not None
+    return _drafter.finish(group, facts)
