@@ -17,6 +17,7 @@ from rtb.landing import Landing, Reverts, title_key
 from rtb.repo_rules import RepoRules, device_of, is_runnable
 
 Kind = Literal["kernel", "config", "launcher"]
+Proof = Literal["kernel", "title", "tests"]
 Reason = Literal[
     "kept",
     "no_number",
@@ -68,7 +69,11 @@ class PullRequest:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was decided on a pull request. `targets` are the changes a solver would have to make."""
+    """What was decided on a pull request. `targets` are the changes a solver would have to make.
+
+    `proof` is what speaks for its being about a kernel: the kernel itself, for launchers the title or else the tests,
+    which then have to name a target.
+    """
 
     pull: PullRequest
     reason: Reason
@@ -78,6 +83,7 @@ class Judgement:
     tests: tuple[str, ...] = ()
     tests_changed: bool = True
     evidence: tuple[str, ...] = ()
+    proof: Proof = "kernel"
 
     @property
     def kept(self) -> bool:
@@ -169,10 +175,10 @@ def judge(pull: PullRequest, rules: RepoRules, context: Context, alive: Collecti
         return drop("no_objective", f"the title matches {word!r}")
     paths = dict.fromkeys(path for record in pull.records for path in record.tests)
     tests = tuple(path for path in paths if is_runnable(path, rules))
-    if kind == "launcher" and not (word := _relevant(pull.title, rules)):
-        return drop("not_accepted", "only host code that launches kernels changed, and the title speaks of no kernel")
-    if kind == "launcher":
-        evidence = (*evidence, f"the title speaks of {word!r}")
+    proof, said = _proof(kind, targets, tests, _relevant(pull.title, rules))
+    if proof is None:
+        return drop("not_accepted", said)
+    evidence = (*evidence, said) if said else evidence
     changed = bool(tests)
     if not changed and kind != "config":
         tests = covering_tests(targets, alive)
@@ -180,7 +186,22 @@ def judge(pull: PullRequest, rules: RepoRules, context: Context, alive: Collecti
             other = f"; {len(paths)} other files of the test folders changed" if paths else ""
             return drop("no_tests", f"no test file that pytest can run changed, and none is named like it{other}")
         evidence = (*evidence, *(f"test file that was there: {path}" for path in tests))
-    return Judgement(pull, "kept", _kept_because(kind, changed), kind, targets, tests, changed, evidence)
+    return Judgement(pull, "kept", _kept_because(kind, changed), kind, targets, tests, changed, evidence, proof)
+
+
+def _proof(
+    kind: Kind, targets: Sequence[FunctionChange], tests: Sequence[str], word: str | None
+) -> tuple[Proof | None, str]:
+    """What speaks for a change being about a kernel, in words; None with what is missing."""
+    if kind != "launcher":
+        return "kernel", ""
+    if word is not None:
+        return "title", f"the title speaks of {word!r}"
+    beside = [item.name for item in targets if item.beside]
+    if beside and tests:
+        return "tests", f"tests changed with launchers beside their kernels: {', '.join(beside)}"
+    missing = "no test changed with it" if beside else "no launcher that stands beside its kernel"
+    return None, f"only host code that launches kernels changed, the title speaks of no kernel, and {missing}"
 
 
 def _relevant(title: str, rules: RepoRules) -> str | None:

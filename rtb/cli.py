@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -12,7 +14,7 @@ import typer
 
 from rtb import __version__
 from rtb.errors import ExpectedError, MachineError
-from rtb.mine_command import HELP, mine_command
+from rtb.mine_command import HELP, mining_verb
 from rtb.options import (
     EXIT_DONE,
     EXIT_EXPECTED,
@@ -56,6 +58,7 @@ from rtb.tasks_command import predictions_app, tasks_app
 
 if TYPE_CHECKING:
     from harness.evaluate import Request
+    from rtb.description import Ask
 
 ALL_STAGES = "unit,accuracy,latency"
 # Some versions of typer bring their own copy of click: its ClickException is found through BadParameter's ancestors.
@@ -67,7 +70,6 @@ app = typer.Typer(
 )  # fmt: skip
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(predictions_app, name="predictions")
-app.command("mine", help=HELP)(mine_command)
 tasks_app.command("review")(tasks_review)
 tasks_app.command("export")(tasks_export)
 tasks_app.command("import")(tasks_import)
@@ -77,6 +79,20 @@ app.command("audit", help=AUDIT_HELP)(audit_command)
 app.command("export", help=EXPORT_HELP)(export_command)
 app.command("report", help=REPORT_HELP, epilog="Example: rtb report runs/RUN_ID --format md")(report_command)
 app.command("compare", help=COMPARE_HELP, epilog="Example: rtb compare runs/RUN_ID runs/OTHER_ID")(compare_command)
+
+
+@contextmanager
+def open_model(name: str, base_url: str | None, key_variable: str | None) -> Iterator[Ask]:
+    """A line to a language model for verbs that know no model. Raises ExpectedError at once for a missing key."""
+    from scaffold.endpoint import ModelOptions
+    from scaffold.model import Model
+
+    options = ModelOptions(name=name, base_url=base_url, key_variable=key_variable, dialect="text", tries=5)
+    with Model(options) as model:
+        yield lambda messages: model.ask(messages).reply.text
+
+
+app.command("mine", help=HELP)(mining_verb(open_model))
 
 
 @app.callback(invoke_without_command=True)

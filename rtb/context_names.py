@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from rtb.fingerprint import FunctionNode
 from rtb.kernels import FunctionChange
-from rtb.python_source import Unreadable, cut, decode, parse
+from rtb.python_source import Unreadable, cut, decode, members, parse
 from rtb.source_parts import written_imports
 from rtb.task import ContextReference
 
@@ -69,17 +69,31 @@ def _definitions(
         if head["name"] not in used:
             if not any(name in part for name in targets):
                 continue
-            tree = parse(part)
-            if isinstance(tree, Unreadable):
+            mentioned = _mentioned_in(part, targets)
+            if isinstance(mentioned, Unreadable):
                 tree = parse(text)
                 if isinstance(tree, Unreadable):
                     return tree
-                tree = ast.Module([item for item in tree.body if _name_of(item) == head["name"]], [])
-            if not _mentioned(tree) & set(targets):
+                same = (item for item in tree.body if _name_of(item) == head["name"])
+                mentioned = {name for item in same for name in _mentioned(item)}
+            if not mentioned & set(targets):
                 continue
         place = found.setdefault(path, _Found())
         (place.classes if head["what"] == "class" else place.functions).add(head["name"])
     return None
+
+
+def _mentioned_in(part: str, targets: Collection[str]) -> set[str] | Unreadable:
+    """Names in a part; of a large class only in the members that hold a target's name."""
+    held = members(part)
+    found: set[str] = set()
+    for text in held[1] if held is not None else [part]:
+        if any(name in text for name in targets):
+            tree = parse(text)
+            if isinstance(tree, Unreadable):
+                return tree
+            found |= _mentioned(tree)
+    return found
 
 
 def _name_of(node: ast.stmt) -> str | None:

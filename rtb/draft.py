@@ -65,6 +65,7 @@ class Material:
     title: str
     body: str
     created_at: str | None = None
+    hosting: tuple[str, ...] = ()
 
 
 def draft_task(material: Material, rules: RepoRules) -> Task:
@@ -99,7 +100,12 @@ def draft_task(material: Material, rules: RepoRules) -> Task:
             notes=_notes(material, rules),
             state="draft",
             confidence=material.decision.confidence,
-            evidence=(*judgement.evidence, *material.decision.evidence, *_test_evidence(material.tests)),
+            evidence=(
+                *judgement.evidence,
+                *material.decision.evidence,
+                *_test_evidence(material.tests),
+                *material.hosting,
+            ),
         ),
     )
 

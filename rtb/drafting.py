@@ -29,6 +29,7 @@ from rtb.mirror import is_mirror, prefetch
 from rtb.pull_request import PullFacts
 from rtb.python_source import Unreadable
 from rtb.repo_rules import RepoRules, is_source
+from rtb.syntax import seldom_collect
 from rtb.task import Task
 
 _GROUP = 60  # pull requests that share a search for users
@@ -161,6 +162,8 @@ class Drafter:
             after = self._file(landed, path)
             if after is None:
                 continue
+            if judgement.proof == "tests" and not any(name.encode() in after for name in names):
+                continue
             if judgement.tests_changed:
                 seen = compare_tests(path, self._file(base, path), after)
                 if seen.counts:
@@ -175,8 +178,12 @@ class Drafter:
         if not judgement.tests_changed:
             return "the test files named like the target use none of its names"
         states = []
+        names = _telling_names(judgement)
         for path in judgement.tests:
             after = self._file(landed, path)
+            if judgement.proof == "tests" and not any(name.encode() in (after or b"") for name in names):
+                states.append(f"{path}: names neither the launcher nor its file")
+                continue
             state = compare_tests(path, self._file(base, path), after).state if after is not None else "gone"
             states.append(f"{path}: {_TEST_WORDS.get(state, state)}")
         return "; ".join(states)
@@ -206,6 +213,7 @@ class Drafter:
             title=title,
             body=body,
             created_at=facts.created_at if facts else None,
+            hosting=facts.evidence if facts else (),
         )
 
     def _patch(self, pull: PullRequest, paths: Sequence[str]) -> Patch:
@@ -269,6 +277,7 @@ def _facts_of(group: Sequence[Judgement], facts: Mapping[int, PullFacts]) -> dic
 
 def _start(repository: Path, rules: RepoRules) -> None:
     global _drafter
+    seldom_collect()
     _drafter = Drafter(repository, rules).__enter__()
 
 

@@ -34,9 +34,10 @@ from rtb.landing import Landing, Reference, read_landing
 from rtb.python_source import Unreadable
 from rtb.repo_rules import RepoRules, is_runnable, is_source, is_test
 from rtb.storage import cache_folder, write_atomic
+from rtb.syntax import seldom_collect
 from rtb.triton_source import EMPTY, Reading, TritonSource, read
 
-INDEX_VERSION = 3
+INDEX_VERSION = 4
 _CHUNK = 1000  # commits a process gets at a time: enough for versions of one file to meet
 _KEPT_FILES = 400  # files of which a process keeps the newest reading from one batch to the next
 _SCANNED = tuple[tuple[tuple[FunctionChange, ...], tuple[str, ...], tuple[tuple[str, str], ...]] | None, ...]
@@ -155,6 +156,7 @@ _scanner: Scanner | None = None
 
 def _start(repository: Path, rules: RepoRules, present: frozenset[bytes] | None) -> None:
     global _scanner
+    seldom_collect()
     _scanner = Scanner(repository, rules, present)
 
 

@@ -36,7 +36,8 @@ RENAMED_LIKENESS = 0.7  # stricter where the name differs too
 class FunctionChange:
     """One function and what happened to it. `also` holds lesser labels (a body change may also change the signature).
 
-    `path`, `name` and `index` are those after the change; of a removed function those before.
+    `path`, `name` and `index` are those after the change; of a removed function those before. `beside`: a launcher in
+    the file of a kernel that it launches.
     """
 
     path: str
@@ -49,6 +50,7 @@ class FunctionChange:
     also: tuple[Label, ...] = ()
     origin: str = ""
     uses: frozenset[str] = frozenset()
+    beside: bool = False
 
     @property
     def is_kernel(self) -> bool:
@@ -329,4 +331,5 @@ def _change(
         also=also,
         origin=origin,
         uses=function.uses,
+        beside=function.beside,
     )

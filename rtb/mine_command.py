@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,52 +17,87 @@ from rtb.errors import ExpectedError
 
 if TYPE_CHECKING:
     from rtb.candidate import Judgement
+    from rtb.description import Ask
     from rtb.drafting import Draft
-    from rtb.mining import Mined
+    from rtb.mining import Mined, Wish
 
 HELP = """Turn a repository's merged pull requests into draft tasks.
 
 Example, with a clone and no network: rtb mine --repo vllm-project/vllm --clone ./vllm --out mined
+With a model's descriptions: rtb mine --repo vllm-project/vllm --clone ./vllm --limit 5 --describe openai/NAME
 """
 
 
-def mine_command(
-    repo: Annotated[str, typer.Option("--repo", help="OWNER/NAME on GitHub; names the tasks and the rules.")],
-    clone: Annotated[Path | None, typer.Option(help="Mine this clone, with no network at all.")] = None,
-    ref: Annotated[str | None, typer.Option(help="Branch, tag or commit; default: the default branch.")] = None,
-    github: Annotated[
-        bool, typer.Option("--github", help="Add titles, bodies, labels and dates from GitHub.")
-    ] = False,
-    since: Annotated[str | None, typer.Option(help="Landed on or after this day, e.g. 2024-05-01.")] = None,
-    until: Annotated[str | None, typer.Option(help="Landed before this day.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the suite of drafts.")] = Path("mined"),
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many drafts.")] = None,
-    explain: Annotated[int | None, typer.Option(help="Say why this pull request is kept or dropped.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that read the history.")] = 2,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what was read of this history before.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
-) -> None:
-    """Run the miner and show what came of it."""
-    from rtb.mining import Wish, mine, write
+OpenModel = Callable[[str, str | None, str | None], AbstractContextManager["Ask"]]
 
-    wish = Wish(
-        repo=_repository_name(repo), clone=clone, ref=ref, since=_day(since, "--since"), until=_day(until, "--until"),
-        limit=limit, only=explain, workers=workers, cached=not fresh,
-    )  # fmt: skip
+
+def mining_verb(open_model: OpenModel | None = None) -> Callable[..., None]:
+    """The verb. `open_model` opens the line to a language model by its name, address and the variable of its key.
+
+    The command line hands it in: mining itself knows no model.
+    """
+
+    def mine_command(
+        repo: Annotated[str, typer.Option("--repo", help="OWNER/NAME on GitHub; names the tasks and the rules.")],
+        clone: Annotated[Path | None, typer.Option(help="Mine this clone, with no network at all.")] = None,
+        ref: Annotated[str | None, typer.Option(help="Branch, tag or commit; default: the default branch.")] = None,
+        github: Annotated[
+            bool, typer.Option("--github", help="Add titles, bodies, labels, dates and reviews from GitHub.")
+        ] = False,
+        since: Annotated[str | None, typer.Option(help="Landed on or after this day, e.g. 2024-05-01.")] = None,
+        until: Annotated[str | None, typer.Option(help="Landed before this day.")] = None,
+        out: Annotated[Path, typer.Option(help="Folder of the suite of drafts.")] = Path("mined"),
+        limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many drafts.")] = None,
+        explain: Annotated[int | None, typer.Option(help="Say why this pull request is kept or dropped.")] = None,
+        describe: Annotated[
+            str | None, typer.Option(metavar="MODEL", help="Have PROVIDER/NAME write the descriptions.")
+        ] = None,
+        base_url: Annotated[str | None, typer.Option(help="Address of the model's API, with --describe.")] = None,
+        api_key_env: Annotated[str | None, typer.Option(help="Variable of the API key, with --describe.")] = None,
+        workers: Annotated[int, typer.Option(min=1, help="Processes that read the history.")] = 2,
+        fresh: Annotated[bool, typer.Option("--fresh", help="Forget what was read of this history before.")] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+    ) -> None:
+        """Run the miner and show what came of it."""
+        from rtb.mining import Wish, describe_all, write
+
+        wish = Wish(
+            repo=_repository_name(repo), clone=clone, ref=ref, since=_day(since, "--since"),
+            until=_day(until, "--until"), limit=limit, only=explain, workers=workers, cached=not fresh,
+        )  # fmt: skip
+        with ExitStack() as stack:
+            ask = None
+            if describe is not None:
+                if open_model is None:
+                    raise ExpectedError("--describe: this command has no line to a model")
+                ask = stack.enter_context(open_model(describe, base_url, api_key_env))
+            mined = _mined(wish, github)
+            if explain is not None:
+                _explain(mined, explain, as_json)
+                return
+            folders = list(write(mined, out))
+            if describe is not None and ask is not None:
+                mined = replace(mined, drafts=tuple(describe_all(mined, out, describe, ask)))
+        if as_json:
+            sys.stdout.write(json.dumps(document(mined, folders), indent=2, ensure_ascii=False) + "\n")
+        else:
+            _show(mined, out)
+
+    mine_command.__doc__ = HELP
+    return mine_command
+
+
+def _mined(wish: Wish, github: bool) -> Mined:
+    """Mine, and with GitHub once more with what only it knows of those that are kept."""
+    from rtb.mining import mine
+
     mined = mine(wish)
-    if github:
-        from rtb.pull_request import facts_for
+    if not github:
+        return mined
+    from rtb.pull_request import facts_for
 
-        numbers = [item.pull.number for item in mined.judgements if item.kept and item.pull.number is not None]
-        mined = mine(replace(wish, facts=facts_for(wish.repo, numbers)))
-    if explain is not None:
-        _explain(mined, explain, as_json)
-        return
-    folders = list(write(mined, out))
-    if as_json:
-        sys.stdout.write(json.dumps(document(mined, folders), indent=2, ensure_ascii=False) + "\n")
-    else:
-        _show(mined, out)
+    numbers = [item.pull.number for item in mined.judgements if item.kept and item.pull.number is not None]
+    return mine(replace(wish, facts=facts_for(wish.repo, numbers)))
 
 
 def _repository_name(text: str) -> str:
@@ -179,4 +216,4 @@ def explanation(item: Judgement, mined: Mined) -> dict[str, Any]:
     }
 
 
-mine_command.__doc__ = HELP
+mine_command = mining_verb()

@@ -16,14 +16,15 @@ from pathlib import Path
 
 from rtb import checkout
 from rtb.candidate import Judgement, PullRequest, judge_all
+from rtb.description import Ask, Described, describe, described_draft, key_of, leaks_of, messages_for
 from rtb.drafting import Draft, finished
-from rtb.errors import ExpectedError
+from rtb.errors import ExpectedError, MachineError
 from rtb.history import resolve
 from rtb.history_scan import scan
 from rtb.mirror import mirror, prefetch
 from rtb.pull_request import PullFacts
 from rtb.repo_rules import load_rules
-from rtb.storage import write_atomic, write_model
+from rtb.storage import cache_folder, write_atomic, write_model
 from rtb.task import Source, Suite, TaskFolder
 
 
@@ -115,9 +116,42 @@ def write(mined: Mined, out: Path) -> Iterator[Path]:
     if not (out / "suite.json").is_file():
         write_model(out / "suite.json", suite)
     for draft in mined.drafts:
-        folder = TaskFolder(out / draft.task.instance_id)
+        yield write_draft(draft, out)
+
+
+def write_draft(draft: Draft, out: Path) -> Path:
+    """Write one draft's folder. One that a person has reviewed is left as it is."""
+    folder = TaskFolder(out / draft.task.instance_id)
+    if not (folder.path / "reviews.json").exists():
         write_atomic(folder.gold_patch, draft.gold)
         write_atomic(folder.test_patch, draft.test)
         write_atomic(folder.problem_statement, draft.statement.encode("utf-8", "backslashreplace"))
         write_model(folder.task_json, draft.task)
-        yield folder.path
+    return folder.path
+
+
+def describe_all(mined: Mined, out: Path, model: str, ask: Ask) -> Iterator[Draft]:
+    """Replace the written statements of drafts by a model's, one by one, each as soon as it is there.
+
+    Answers are kept in the user's cache: after an error the same command asks for the missing ones only. Raises what
+    `ask` raises, with how far it came.
+    """
+    home = cache_folder("descriptions")
+    for number, draft in enumerate(mined.drafts):
+        kept = home / f"{key_of(model, messages_for(draft))}.md"
+        if kept.is_file():
+            text = kept.read_text(encoding="utf-8")
+            found = Described(text, leaks_of(text, draft))
+        else:
+            try:
+                found = describe(draft, ask)
+            except (ExpectedError, MachineError) as error:
+                left = len(mined.drafts) - number
+                raise type(error)(
+                    f"{error}; {number} of {len(mined.drafts)} drafts are described, the other {left} in {out} keep "
+                    "the description made without a model, and the same command goes on from there"
+                ) from error
+            write_atomic(kept, found.text.encode("utf-8", "backslashreplace"))
+        changed = described_draft(draft, found, model)
+        write_draft(changed, out)
+        yield changed

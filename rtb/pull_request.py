@@ -42,6 +42,29 @@ class PullFacts:
     merged_at: str | None = None
     reviews: tuple[str, ...] = ()
 
+    @property
+    def last_reviews(self) -> dict[str, str]:
+        """Reviewer -> where his reviews ended: a remark after an approval takes nothing back, a dismissal does."""
+        found: dict[str, str] = {}
+        for review in self.reviews:
+            name, _, state = review.partition(": ")
+            state = state.lower().replace("_", " ")
+            if name != self.author and (state not in ("commented", "pending") or name not in found):
+                found[name] = state
+        return found
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """What the hosting service knows, for a reviewer of the draft: one line each."""
+        lines = [f"author: {self.author}"] if self.author else []
+        ends = self.last_reviews
+        lines += [f"review by {name}: {state}" for name, state in sorted(ends.items()) if state != "pending"]
+        if "approved" not in ends.values():
+            lines.append("no review on GitHub approves it")
+        if "changes requested" in ends.values():
+            lines.append("it was merged although a review still asks for changes: its objective may be disputed")
+        return tuple(lines)
+
 
 class PermissionDenied(ExpectedError):
     """GitHub refuses, and not because of a rate limit."""
@@ -97,7 +120,10 @@ class PullRequests:
     def facts(self, number: int) -> PullFacts:
         """One pull request with the states of its reviews."""
         pull = self._ask(self._home / f"{number}.json", f"/repos/{self._repo}/pulls/{number}", {})
-        reviews = self._ask(self._home / f"{number}-reviews.json", f"/repos/{self._repo}/pulls/{number}/reviews", {})
+        whole = {"per_page": PER_PAGE}
+        reviews = self._ask(
+            self._home / f"{number}-reviews.json", f"/repos/{self._repo}/pulls/{number}/reviews", whole
+        )
         return _facts(pull, reviews)
 
     def _ask(self, path: Path, url: str, query: Mapping[str, Any]) -> Any:

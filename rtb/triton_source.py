@@ -24,7 +24,10 @@ JITTED: frozenset[Role] = frozenset(("kernel", "device", "template"))
 
 @dataclass(frozen=True)
 class TritonFunction:
-    """One function of a file with the role the file gives it. `index` counts functions of one name, from 0."""
+    """One function of a file with the role the file gives it. `index` counts functions of one name, from 0.
+
+    `beside` says that a launcher stands in the file of a kernel that it launches.
+    """
 
     name: str
     index: int
@@ -35,6 +38,7 @@ class TritonFunction:
     config: str
     constants: str
     uses: frozenset[str]
+    beside: bool = False
 
 
 @dataclass(frozen=True)
@@ -280,7 +284,8 @@ def _resolve(read: Sequence[Piece], names: _Names, definitions: _Definitions) ->
         if is_jit:
             config = _config(item, names, definitions)
             constants = definitions.constants(item.shape.references)
-        found.append(_function(item, role, index, config, constants))
+        beside = role == "launcher" and not known.isdisjoint(item.launches)
+        found.append(replace(_function(item, role, index, config, constants), beside=beside))
     decorators = (ref for item in raw for decorator in item.decorators for ref in decorator.names)
     dialects = {full for ref in decorators if (full := names.dialect(ref))}
     return TritonSource(tuple(found), tuple(sorted(dialects)), frozenset(names.imports.values()))

@@ -61,6 +61,7 @@ class Asked:
     size: int
     solution: str
     target: str
+    said: str = ""
 
 
 def _apply(patch: str) -> str:
@@ -177,6 +178,14 @@ def play(character: str, asked: Asked) -> Turn:
         case "clock":
             tell = "date; date +%H:%M:%S; pwd; mktemp; python3 -c 'print(object())'; time ls > /dev/null"
             return _script(asked, tell, SUBMIT)
+        case "describer":
+            return Say(None, text="<think>hm</think># Scale rows\n\nMultiply each row by its factor.")
+        case "leaker":
+            lines = [line[1:] for line in asked.said.splitlines() if line.startswith("+")]
+            return Say(None, text="# Scale\n\n" + ("\n".join(lines) if not asked.turns else "In other words."))
+        case "leaker-always":
+            lines = [line[1:] for line in asked.said.splitlines() if line.startswith("+")]
+            return Say(None, text="# Scale\n\n" + "\n".join(lines))
         case "slow":
             time.sleep(30)
             return Say(SUBMIT)
@@ -243,7 +252,7 @@ class ScriptedModel:
         size = sum(len(str(item.get("content") or "")) for item in messages)
         return play(
             self._names.get(body["model"], body["model"]),
-            Asked(title or "", turns + complaints, tries, size, solution, target),
+            Asked(title or "", turns + complaints, tries, size, solution, target, first),
         )
 
 

@@ -25,6 +25,7 @@ from rtb.history import Blobs, resolve, walk
 from rtb.history_scan import Record, scan
 from rtb.mine_command import mine_command
 from rtb.mining import Mined, Wish, mine, write
+from rtb.pull_request import PullFacts
 from rtb.repo_rules import load_rules
 from rtb.suite import load_suite
 from tests import gitrepo
@@ -297,6 +298,63 @@ def test_a_blob_reader_answers_in_order_and_says_none(repo: Path) -> None:
         )
     assert [data is not None for _, data in told[:4]] == [True, False, True, False]
     assert len(told) == 1200 and told[-2][1] == b"hello\n"
+
+
+def test_what_github_knows_is_evidence(repo: Path) -> None:
+    put(repo, "Add it (#1)", pkg__ops__py=KERNEL + LAUNCH, tests__test_ops__py=TEST)
+    facts = PullFacts(title="Faster scaling", body="For long rows.", author="me", reviews=("ada: APPROVED",))
+    draft = mined(repo, facts={1: facts}).drafts[0]
+    assert draft.task.title == "Faster scaling" and "For long rows." in draft.statement
+    assert {"author: me", "review by ada: approved"} <= set(draft.task.provenance.evidence)
+
+
+def test_context_reaches_files_that_the_change_does_not_touch(repo: Path) -> None:
+    user = "from pkg.ops import run\n\n\nclass Layer:\n    def step(self, x):\n        return run(x)\n\n\n"
+    helper = "def check_rows(x):\n    assert x\n"
+    launch = LAUNCH.replace("    scale[", "    check_rows(x)\n    scale[").replace("def run", "def run_scaling")
+    ops = "from pkg.checks import check_rows\n" + KERNEL + launch
+    put(repo, "Add it (#1)", pkg__ops__py=ops, tests__test_ops__py=TEST.replace("run", "run_scaling"))
+    put(
+        repo,
+        "Use it",
+        pkg__model__py=user.replace("run", "run_scaling"),
+        pkg__checks__py=helper,
+        pkg__notes__py="# run_scaling is fast\n",
+    )
+    put(
+        repo,
+        "[Kernel] Other sign (#2)",
+        pkg__ops__py=ops.replace("* n", "- n").replace("2)\n", "3)\n"),
+        tests__test_ops__py=TEST.replace("run", "run_scaling") + "x = 1\n",
+    )
+    draft = next(item for item in mined(repo).drafts if item.task.pull_number == 2)
+    assert [(item.path, item.functions, item.classes) for item in draft.task.context] == [
+        ("pkg/checks.py", ("check_rows",), ()),
+        ("pkg/model.py", (), ("Layer",)),
+    ]
+
+
+def test_a_launcher_alone_needs_its_kernel_beside_it_and_a_test_that_names_it(repo: Path) -> None:
+    put(repo, "Add it (#1)", pkg__ops__py=KERNEL + LAUNCH, tests__test_ops__py=TEST)
+    launch = LAUNCH.replace("(1,)", "(2,)")
+    put(repo, "Fix empty rows (#2)", pkg__ops__py=KERNEL + launch, tests__test_ops__py=TEST + "x = 1\n")
+    put(repo, "Fix no rows (#3)", pkg__ops__py=KERNEL + launch.replace("(2,)", "(3,)"))
+    put(
+        repo,
+        "Fix odd rows (#4)",
+        pkg__ops__py=KERNEL + launch.replace("(2,)", "(4,)"),
+        tests__test_other__py="def test_other():\n    assert 1\n",
+    )
+    put(
+        repo,
+        "Serve it (#5)",
+        pkg__serve__py="from triton_lib import scale_kernel\n\n\ndef serve(x):\n    scale_kernel[(1,)](x)\n",
+        tests__test_serve__py="from pkg.serve import serve\n\n\ndef test_serve():\n    serve(1)\n",
+    )
+    found = mined(repo)
+    told = reasons(found)
+    assert (told[2], told[3], told[4], told[5]) == ("kept", "not_accepted", "tests_unchanged", "not_accepted")
+    assert [item.name for item in found.judgements if item.pull.number == 2 for item in item.targets] == ["run"]
 
 
 def test_leaks_are_lines_of_the_gold_patch() -> None:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlparse
 import pytest
 
 from rtb.errors import ExpectedError
-from rtb.pull_request import PermissionDenied, PullRequests, closed_issues, facts_for, pause_for
+from rtb.pull_request import PermissionDenied, PullFacts, PullRequests, closed_issues, facts_for, pause_for
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"
 
@@ -158,3 +158,42 @@ def test_closing_keywords() -> None:
         for item in given["pulls"]
     }
     assert found == wanted
+
+
+def test_where_reviews_ended() -> None:
+    states = ("ada: COMMENTED", "bob: CHANGES_REQUESTED", "ada: APPROVED", "ada: COMMENTED", "me: COMMENTED")
+    facts = PullFacts(title="t", body="", author="me", reviews=states)
+    assert facts.last_reviews == {"ada": "approved", "bob": "changes requested"}
+    assert any("still asks for changes" in line for line in facts.evidence)
+    taken_back = PullFacts(title="t", body="", author="me", reviews=("ada: APPROVED", "ada: DISMISSED"))
+    assert "no review on GitHub approves it" in taken_back.evidence
+
+
+def test_facts_hold_all_reviews_over_http(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            review = {"user": {"login": "ada"}, "state": "APPROVED"}
+            pull = {"title": "Faster", "body": "why", "labels": [{"name": "perf"}], "user": {"login": "me"}}
+            data = json.dumps([review] if "/reviews" in self.path else pull).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        api = f"http://127.0.0.1:{server.server_address[1]}"
+        facts = PullRequests("acme/serve", api=api, home=tmp_path / "cache").facts(7)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert facts.evidence == ("author: me", "review by ada: approved")
+    assert any("per_page=100" in path for path in asked if "/reviews" in path)
