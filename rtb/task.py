@@ -304,11 +304,18 @@ def canonical_json(model: BaseModel) -> bytes:
 
 def task_digest(task: Task, tests: TestIds | None, patches: dict[str, bytes]) -> str:
     """sha256 over everything that decides a grade: the task, its ids and the bytes of its patches."""
+    return task_digest_from(
+        task, tests, {name: hashlib.sha256(data).hexdigest() for name, data in patches.items()}
+    )
+
+
+def task_digest_from(task: Task, tests: TestIds | None, patch_sha256: dict[str, str]) -> str:
+    """The same from the digests of the patches: for one who has the task, and not its patches."""
     digest = hashlib.sha256(canonical_json(task))
     if tests is not None:
         digest.update(canonical_json(tests))
-    for name in sorted(patches):
-        digest.update(name.encode() + b"\0" + hashlib.sha256(patches[name]).digest())
+    for name in sorted(patch_sha256):
+        digest.update(name.encode() + b"\0" + bytes.fromhex(patch_sha256[name]))
     return digest.hexdigest()
 
 
