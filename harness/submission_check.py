@@ -6,37 +6,27 @@ No Docker, no GPU, no network. The files are a stranger's: nothing in them is ru
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-from harness.report import build_report
-from harness.verdict import grade_task
+from harness.submission_grade import BROKEN, Findings, grade_one, read_stored, same_report, score_of
 from rtb import __version__, manifest, signature, swebench_submission
 from rtb import submission_rules as rules
-from rtb.errors import ExpectedError, RtbError
+from rtb.errors import ExpectedError
 from rtb.packing import find_secrets
 from rtb.prediction import Prediction, read_predictions
 from rtb.result import Report, Verdict
-from rtb.run import RunRecord, TaskRecord
-from rtb.submission import Checked, Fault, FaultKind, Metadata, SubmissionFolder, TaskScore, TrajectoryAudit
+from rtb.run import RunRecord
+from rtb.submission import Checked, Fault, Metadata, SubmissionFolder, TaskScore, TrajectoryAudit
 from rtb.suite import read_model
 
 Audit = Callable[[Path], TrajectoryAudit]
-# What reading a stranger's broken files may raise: deep nesting, wrong types, digits that are none.
-_BROKEN = (RtbError, ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, OverflowError)
-
-
-@dataclass
-class _Findings:
-    """Faults and remarks as they come up; a check never stops at the first."""
-
-    faults: list[Fault] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def fault(self, file: str, kind: FaultKind, message: str) -> None:
-        self.faults.append(Fault(file=file, kind=kind, message=message))
+PARALLEL_FROM = 8
+CHUNK = 4
 
 
 @dataclass(frozen=True)
@@ -51,7 +41,7 @@ class Checker:
         """Every fault of one submission, and its numbers computed anew. Raises ExpectedError when it is no folder."""
         if not path.is_dir():
             raise ExpectedError(f"{path}: no such folder; name the folder that 'rtb submit --out' made")
-        folder, found = SubmissionFolder(path), _Findings()
+        folder, found = SubmissionFolder(path), Findings()
         if swebench_submission.is_one(path):
             found.faults += swebench_submission.faults(path)
             return Checked(folder=str(path), faults=tuple(found.faults))
@@ -60,17 +50,17 @@ class Checker:
             # Links, devices and missing manifests: nothing further is opened.
             return Checked(folder=str(path), faults=tuple(found.faults))
         signer = self._signer(folder, found)
-        metadata = _read(folder, folder.metadata, Metadata, "metadata", found)
+        metadata = read_stored(folder, folder.metadata, Metadata, "metadata", found)
         found.faults += find_secrets(folder, metadata.harmless if metadata else ())
         if metadata is not None and metadata.harmless:
             found.notes.append(f"declared harmless, please look: {', '.join(metadata.harmless)}")
-        record = _read(folder, folder.run.record, RunRecord, "raw", found)
+        record = read_stored(folder, folder.run.record, RunRecord, "raw", found)
         audit = self._audit(folder, found)
         verdicts: list[Verdict] = []
         report: Report | None = None
         if record is not None and not (odd := rules.sound_ids(record)):
             verdicts = list(self._grade(folder, record, metadata, audit, found))
-            report = _same_report(folder, record, verdicts, found)
+            report = same_report(folder, record, verdicts, found)
         elif record is not None:
             found.faults += odd
         return Checked(
@@ -81,12 +71,12 @@ class Checker:
             metadata=metadata,
             run=record,
             report=report,
-            tasks=tuple(self._scores(folder, record, verdicts)) if record is not None else (),
+            tasks=tuple(self._scores(record, verdicts)) if record is not None else (),
             audit=audit,
             signer=signer,
         )
 
-    def _signer(self, folder: SubmissionFolder, found: _Findings) -> str | None:
+    def _signer(self, folder: SubmissionFolder, found: Findings) -> str | None:
         name = folder.signature.name
         if folder.signature.is_symlink() or not folder.signature.is_file():
             if self.keys is not None:
@@ -105,7 +95,7 @@ class Checker:
             found.fault(name, "signature", f"made with {mark}, which is not in the list of trusted keys")
         return f"{self.keys[mark]} ({mark})" if self.keys and mark in self.keys else mark
 
-    def _audit(self, folder: SubmissionFolder, found: _Findings) -> TrajectoryAudit:
+    def _audit(self, folder: SubmissionFolder, found: Findings) -> TrajectoryAudit:
         if not folder.trajectories.is_dir():
             return TrajectoryAudit()
         audit = self.audit(folder.trajectories)
@@ -123,7 +113,7 @@ class Checker:
         record: RunRecord,
         metadata: Metadata | None,
         audit: TrajectoryAudit,
-        found: _Findings,
+        found: Findings,
     ) -> Iterator[Verdict]:
         try:
             known = self.suites.tasks(record.suite)
@@ -137,7 +127,7 @@ class Checker:
             found.faults += rules.of_metadata(metadata, record)
         predictions = _predictions(folder, record, found)
         for name in record.instance_ids:
-            yield from _grade_one(folder, record, name, known.get(name), predictions.get(name), found)
+            yield from grade_one(folder, record, name, known.get(name), predictions.get(name), found)
         if stray := sorted(set(predictions) - set(record.instance_ids)):
             found.fault("all_preds.jsonl", "prediction", f"for tasks that are not in the run: {', '.join(stray[:5])}")
         if folder.run.path.is_dir():
@@ -146,9 +136,7 @@ class Checker:
         if record.sandbox == "local":
             found.notes.append(f"evaluated without containers: {'; '.join(record.isolation) or 'local sandbox'}")
 
-    def _scores(
-        self, folder: SubmissionFolder, record: RunRecord, verdicts: Iterable[Verdict]
-    ) -> Iterator[TaskScore]:
+    def _scores(self, record: RunRecord, verdicts: Iterable[Verdict]) -> Iterator[TaskScore]:
         try:
             known = self.suites.tasks(record.suite)
         except ExpectedError:
@@ -158,120 +146,12 @@ class Checker:
             yield score_of(verdict, title)
 
 
-def score_of(verdict: Verdict, title: str) -> TaskScore:
-    """What pages show of a verdict."""
-    unit, latency = verdict.stage("unit"), verdict.stage("latency")
-    ratios = latency.latency.ratios if latency is not None and latency.latency is not None else {}
-    facts = unit.unit if unit is not None else None
-    return TaskScore(
-        instance_id=verdict.instance_id,
-        title=title,
-        category=verdict.category,
-        outcome=verdict.outcome,
-        reason=verdict.reason,
-        passed=facts.passed if facts else None,
-        expected=facts.expected if facts else None,
-        s_ttft=ratios["s_ttft"].estimate if "s_ttft" in ratios else None,
-        s_tpot=ratios["s_tpot"].estimate if "s_tpot" in ratios else None,
-        seconds=verdict.seconds,
-        cost_usd=verdict.cost_usd,
-        tokens=verdict.tokens,
-    )
-
-
-def _grade_one(
-    folder: SubmissionFolder,
-    record: RunRecord,
-    name: str,
-    known: rules.KnownTask | None,
-    prediction: Prediction | None,
-    found: _Findings,
-) -> Iterator[Verdict]:
-    """The verdict of one task from its raw files, held against what is stored, predicted and known."""
-    home, task = f"run/{name}", folder.run.task(name)
-    if not task.path.is_dir():
-        if prediction is not None:
-            found.fault(home, "raw", "missing: a prediction is there, and no file of its evaluation")
-    elif prediction is None:
-        found.fault("all_preds.jsonl", "prediction", f"no prediction for {name}, which was evaluated")
-    stored = _read(folder, task.record, TaskRecord, "raw", found) if task.path.is_dir() else None
-    if stored is not None:
-        if known is not None:
-            found.faults += rules.of_task(f"{home}/record.json", stored, record, known)
-        _same_patch(folder, name, stored, prediction, found)
-    try:
-        verdict = grade_task(folder.run, record, name)
-    except _BROKEN as error:
-        text = str(error).replace(str(folder.path) + "/", "")
-        found.fault(home, "raw", f"cannot be graded from its files: {text}")
-        return
-    if verdict.outcome == "error":
-        found.fault(home, "incomplete", f"ended in a machine fault ({verdict.reason}): finish the run first")
-    if task.path.is_dir():
-        _same_verdict(folder, name, verdict, found)
-    yield verdict
-
-
-def _same_patch(
-    folder: SubmissionFolder, name: str, stored: TaskRecord, prediction: Prediction | None, found: _Findings
-) -> None:
-    """One patch everywhere: as predicted, as kept, as recorded."""
-    home, kept = f"run/{name}", folder.run.task(name).patch_diff
-    data = kept.read_bytes() if kept.is_file() else None
-    if data is None:
-        found.fault(f"{home}/patch.diff", "raw", "missing")
-    elif prediction is not None and data != prediction.patch_bytes:
-        found.fault(f"{home}/patch.diff", "prediction", "not the patch of all_preds.jsonl")
-    if data is not None and hashlib.sha256(data).hexdigest() != stored.key.patch_sha256:
-        found.fault(f"{home}/record.json", "prediction", "the patch that was evaluated is another than patch.diff")
-    if stored.task.instance_id != name:
-        found.fault(f"{home}/record.json", "task", f"the record is of {stored.task.instance_id}")
-    if prediction is not None and stored.model_name_or_path != prediction.model_name_or_path:
-        found.fault(f"{home}/record.json", "prediction", "the model's name is another than in all_preds.jsonl")
-    if data is not None and not data.strip() and stored.patch.status == "applied":
-        found.fault(f"{home}/record.json", "task", "an empty patch cannot have been applied")
-
-
-def _same_verdict(folder: SubmissionFolder, name: str, verdict: Verdict, found: _Findings) -> None:
-    file = f"run/{name}/verdict.json"
-    stored = _read(folder, folder.run.task(name).verdict, Verdict, "verdict", found)
-    if stored is not None and stored != verdict:
-        if stored.outcome != verdict.outcome:
-            text = f"says {stored.outcome}; the raw files give {verdict.outcome} ({verdict.reason})"
-        else:
-            changed = [key for key in Verdict.model_fields if getattr(stored, key) != getattr(verdict, key)]
-            text = f"{', '.join(changed)}: not what the raw files give"
-        found.fault(file, "verdict", text)
-
-
-def _same_report(
-    folder: SubmissionFolder, record: RunRecord, verdicts: list[Verdict], found: _Findings
-) -> Report | None:
-    """report.json against the report of the verdicts that were computed here."""
-    stored = _read(folder, folder.report, Report, "report", found)
-    if len(verdicts) != len(record.instance_ids):
-        return None
-    report = build_report(record, verdicts)
-    if stored is None or stored == report:
-        return report
-    for outcome, count in report.outcomes.items():
-        if (said := stored.outcomes.get(outcome, 0)) != count:
-            found.fault("report.json", "report", f"says {said} {outcome}; the raw files give {count}")
-    for outcome, ids in report.tasks_by_outcome.items():
-        for name in sorted(set(stored.tasks_by_outcome.get(outcome, ())) - set(ids)):
-            found.fault("report.json", "report", f"says that {name} is {outcome}; the raw files do not")
-    changed = [key for key in Report.model_fields if getattr(stored, key) != getattr(report, key)]
-    if rest := [key for key in changed if key not in ("outcomes", "tasks_by_outcome")]:
-        found.fault("report.json", "report", f"{', '.join(rest)}: not what the raw files give")
-    return report
-
-
-def _predictions(folder: SubmissionFolder, record: RunRecord, found: _Findings) -> dict[str, Prediction]:
+def _predictions(folder: SubmissionFolder, record: RunRecord, found: Findings) -> dict[str, Prediction]:
     name = folder.predictions.name
     try:
         file = read_predictions(folder.predictions)
         loaded = {key: file.load(key) for key in file.ids}
-    except _BROKEN as error:
+    except BROKEN as error:
         found.fault(name, "prediction", str(error).replace(str(folder.path) + "/", ""))
         return {}
     for problem in file.errors:
@@ -281,7 +161,7 @@ def _predictions(folder: SubmissionFolder, record: RunRecord, found: _Findings) 
     return loaded
 
 
-def _strange_folders(folder: SubmissionFolder, record: RunRecord, found: _Findings) -> None:
+def _strange_folders(folder: SubmissionFolder, record: RunRecord, found: Findings) -> None:
     for path in sorted(folder.run.path.iterdir()):
         if path.is_dir() and path.name not in record.categories:
             found.fault(f"run/{path.name}", "task", "a task that is not in run.json")
@@ -292,7 +172,7 @@ def _trajectories(
     metadata: Metadata | None,
     audit: TrajectoryAudit,
     predictions: Mapping[str, Prediction],
-    found: _Findings,
+    found: Findings,
 ) -> None:
     """A trajectory for each prediction; only an example may have none at all."""
     homes = {path.name: path for path in folder.trajectories.iterdir()} if folder.trajectories.is_dir() else {}
@@ -310,19 +190,15 @@ def _trajectories(
         found.faults += rules.of_attempts(metadata, audit.patches, patches)
 
 
-Stored = TypeVar("Stored", Metadata, RunRecord, TaskRecord, Verdict, Report)
-
-
-def _read(
-    folder: SubmissionFolder, path: Path, kind: type[Stored], fault: FaultKind, found: _Findings
-) -> Stored | None:
-    """A model from a file, or None with the fault noted."""
-    name = path.relative_to(folder.path).as_posix()
-    if not path.is_file():
-        found.fault(name, fault, "missing")
-        return None
-    try:
-        return read_model(path, kind)
-    except _BROKEN as error:
-        found.fault(name, fault, str(error).replace(str(folder.path) + "/", ""))
-        return None
+def check_all(checker: Checker, folder: Path) -> list[Checked]:
+    """Check each submission of a folder, one process a core. Raises ExpectedError when there is none."""
+    if not folder.is_dir():
+        raise ExpectedError(f"{folder}: no such folder; name a folder that holds a folder a submission")
+    homes = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    if not homes:
+        raise ExpectedError(f"{folder} holds no submission; 'rtb submit RUN --out {folder}/NAME' makes one")
+    processes = min(os.cpu_count() or 1, len(homes))
+    if len(homes) < PARALLEL_FROM or processes == 1:
+        return [checker.check(home) for home in homes]
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("fork")) as pool:
+        return list(pool.map(checker.check, homes, chunksize=CHUNK))

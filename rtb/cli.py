@@ -14,6 +14,7 @@ import typer
 
 from rtb import __version__
 from rtb.errors import ExpectedError, MachineError
+from rtb.leaderboard_command import leaderboard_app
 from rtb.mine_command import HELP, mining_verb
 from rtb.options import (
     EXIT_DONE,
@@ -54,6 +55,7 @@ from rtb.solve_command import (
     replay_command,
     solve_command,
 )
+from rtb.submit_command import SUBMIT_HELP, submit_command
 from rtb.tasks_command import predictions_app, tasks_app
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ app = typer.Typer(
 )  # fmt: skip
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(predictions_app, name="predictions")
+app.add_typer(leaderboard_app, name="leaderboard")
 tasks_app.command("review")(tasks_review)
 tasks_app.command("export")(tasks_export)
 tasks_app.command("import")(tasks_import)
@@ -78,6 +81,7 @@ app.command("replay", help=REPLAY_HELP)(replay_command)
 app.command("audit", help=AUDIT_HELP)(audit_command)
 app.command("export", help=EXPORT_HELP)(export_command)
 app.command("report", help=REPORT_HELP, epilog="Example: rtb report runs/RUN_ID --format md")(report_command)
+from rtb.leaderboard_command import leaderboard_app
 app.command("compare", help=COMPARE_HELP, epilog="Example: rtb compare runs/RUN_ID runs/OTHER_ID")(compare_command)
 
 

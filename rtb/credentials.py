@@ -47,7 +47,7 @@ def _shapes() -> tuple[_Shape, ...]:
 
 
 def find(data: bytes, own: Collection[str] = ()) -> Iterator[Credential]:
-    """Secrets in a file's bytes, each line and kind once. `own`: values that must not be there, whatever they look like."""
+    """Secrets in a file, each line and kind once. `own`: values that must not be there, whatever their form."""
     seen = set()
     for label, place in (*_by_shape(data), *_by_value(data, own)):
         found = Credential(data.count(b"\n", 0, place) + 1, label)
@@ -63,8 +63,13 @@ def _by_shape(data: bytes) -> Iterator[tuple[str, int]]:
         text = lowered if shape.any_case else data
         for start in shape.starts:
             for place in _places(text, start):
-                if shape.pattern.match(data, place):
+                if (not start[:1].isalnum() or _begins(data, place)) and shape.pattern.match(data, place):
                     yield shape.label, place
+
+
+def _begins(data: bytes, place: int) -> bool:
+    """Whether a word may begin here: after no letter or digit, or after an escape of a JSON text, such as \\n."""
+    return not data[place - 1 : place].isalnum() or data[place - 2 : place] in (b"\\n", b"\\r", b"\\t")
 
 
 def _by_value(data: bytes, own: Collection[str]) -> Iterator[tuple[str, int]]:

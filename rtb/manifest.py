@@ -51,9 +51,8 @@ def compare(folder: SubmissionFolder) -> list[Fault]:
             found.append(Fault(file=name, kind="digest", message="listed in MANIFEST.json, and not there"))
         elif (now := file_facts(there[name])) != facts:
             found.append(Fault(file=name, kind="digest", message=_difference(facts, now)))
-    for name in there:
-        if name not in manifest.files:
-            found.append(Fault(file=name, kind="digest", message="not listed in MANIFEST.json"))
+    strange = (name for name in there if name not in manifest.files)
+    found += (Fault(file=name, kind="digest", message="not listed in MANIFEST.json") for name in strange)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Making a submission's folder from a run: copied, searched for secrets, sealed, signed, and only then given its name."""
+"""Making a submission's folder from a run: copied, searched for secrets, sealed, signed, only then given its name."""
 
 from __future__ import annotations
 
@@ -120,9 +120,7 @@ def _copy_tree(source: Path, target: Path) -> None:
             shutil.copyfile(item, target / item.name)
 
 
-def find_secrets(
-    folder: SubmissionFolder, harmless: Collection[str] = (), own: Collection[str] = ()
-) -> list[Fault]:
+def find_secrets(folder: SubmissionFolder, harmless: Collection[str] = (), own: Collection[str] = ()) -> list[Fault]:
     """Every place in the folder that looks like a secret, but those the submitter has looked at (FILE:LINE)."""
     found = []
     for name, path in folder.files():
@@ -144,7 +142,7 @@ def _secrets_message(faults: list[Fault], run: Run, trajectories: Path | None) -
         [
             "secrets must not be published; nothing was written. Places, in the submission's folder:",
             *lines,
-            f"({places}.) Revoke what was a secret and take it out of the files; list what is none as FILE:LINE under "
-            "'harmless' in the metadata file.",
+            f"({places}.) Revoke what was a secret and take it out of the files; list what is none as FILE:LINE "
+            "under 'harmless' in the metadata file.",
         ]
     )

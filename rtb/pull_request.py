@@ -90,7 +90,7 @@ class PullRequests:
         self._repo = repo
         self._home = home or cache_folder("github", repo.replace("/", "__"))
         self._wait = wait
-        self._github = _client(secret, api)
+        self._github = client(secret, api)
 
     def page(self, number: int) -> list[dict[str, Any]]:
         """One page of all closed pull requests, oldest first; from disk when it was full and is there."""
@@ -147,10 +147,10 @@ class PullRequests:
             try:
                 return self._github.requester.requestJsonAndCheck("GET", url, dict(query), dict(headers))
             except GithubException as error:
-                pause = pause_for(error.status, _message(error), error.headers or {}, attempt)
+                pause = pause_for(error.status, message_of(error), error.headers or {}, attempt)
                 if pause is None:
                     raise self._refusal(url, error) from error
-                say(f"GitHub ({self._repo}): {_message(error) or error.status}; going on in {pause:.0f} s")
+                say(f"GitHub ({self._repo}): {message_of(error) or error.status}; going on in {pause:.0f} s")
                 self._wait(pause)
             except OSError as error:  # requests' errors are OSErrors
                 pause = 2.0**attempt
@@ -159,7 +159,7 @@ class PullRequests:
         raise MachineError(f"GitHub did not answer {url} in {_TRIES} tries; run the same command to go on from here")
 
     def _refusal(self, url: str, error: GithubException) -> ExpectedError:
-        told = _message(error)
+        told = message_of(error)
         if error.status == 401:
             return PermissionDenied(f"GitHub does not accept the token in {TOKENS[0]}: {told}; set a valid one")
         if error.status == 403:
@@ -172,16 +172,21 @@ class PullRequests:
         return ExpectedError(f"GitHub answers {url} with status {error.status}: {told}")
 
 
-def _client(secret: str | None, api: str) -> Github:
+def client(secret: str | None, api: str, timeout_seconds: int = 15) -> Github:
+    """A connection that neither retries nor sleeps by itself: what it meets is said here. Raises ExpectedError."""
     try:
         from github import Auth, Github
     except ImportError as error:
         raise ExpectedError("GitHub needs the PyGithub library: pip install PyGithub") from error
     auth = Auth.Token(secret) if secret else None
-    return Github(auth=auth, base_url=api, per_page=PER_PAGE, retry=None, seconds_between_requests=None)
+    return Github(
+        auth=auth, base_url=api, per_page=PER_PAGE, retry=None, seconds_between_requests=None,
+        seconds_between_writes=None, timeout=timeout_seconds,
+    )  # fmt: skip
 
 
-def _message(error: GithubException) -> str:
+def message_of(error: GithubException) -> str:
+    """What GitHub says, in its words."""
     data = error.data
     return str(data.get("message", "")) if isinstance(data, dict) else str(data or "")
 

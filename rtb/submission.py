@@ -16,7 +16,9 @@ from rtb.task import SCHEMA_VERSION, Category, Frozen
 
 # One line of text that a page may show: no control characters, nothing endless.
 Line = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
-Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Name = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")
+]
 Link = Annotated[str, StringConstraints(max_length=500, pattern=r"^https?://[^\s<>\"'`\\\x00-\x1f\x7f]+$")]
 
 

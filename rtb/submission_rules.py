@@ -1,4 +1,4 @@
-"""What a submission must be, beside its grade: of this version, of a known suite, of one attempt, on one machine. Pure."""
+"""What a submission must be, beside its grade: of this version, a known suite, honest attempts, one machine. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class KnownSuites:
         """Tasks by id. Raises ExpectedError when the suite is not here or cannot be read."""
         if name not in self._loaded:
             try:
-                self._loaded[name] = _known(load_suite(name, self._root)) if _SOUND_SUITE.fullmatch(name) else "no name"
+                self._loaded[name] = (
+                    _known(load_suite(name, self._root)) if _SOUND_SUITE.fullmatch(name) else "no name"
+                )
             except ExpectedError as error:
                 self._loaded[name] = str(error)
         found = self._loaded[name]
@@ -136,7 +138,9 @@ def of_metadata(metadata: Metadata, record: RunRecord) -> Iterator[Fault]:
     if record.predictions in CONTROLS and not metadata.example:
         yield _fault(file, "attempts", f"the control {record.predictions} is no model: 'example' must be true")
     if metadata.attempts.count > 1 and metadata.attempts.chosen == "only":
-        text = f"{metadata.attempts.count} attempts at each task, and 'only' one: say how it was chosen (first, agent)"
+        text = (
+            f"{metadata.attempts.count} attempts at each task, and 'only' one: say how it was chosen (first, agent)"
+        )
         yield _fault(file, "attempts", text)
 
 
@@ -149,7 +153,9 @@ def of_attempts(
             text = f"{len(known)} attempts are here, metadata.json says {metadata.attempts.count}"
             yield _fault(f"trajectories/{name}", "attempts", text)
         elif known and name in submitted and submitted[name] not in known:
-            yield _fault(f"trajectories/{name}", "attempts", "no attempt here ended with the patch that was submitted")
+            yield _fault(
+                f"trajectories/{name}", "attempts", "no attempt here ended with the patch that was submitted"
+            )
 
 
 def _fault(file: str, kind: str, message: str) -> Fault:

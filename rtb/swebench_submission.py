@@ -54,12 +54,13 @@ def _results(path: Path) -> tuple[dict[str, str], list[Fault]]:
     if name is None:
         return {}, [_fault("results.json", "report", "missing")]
     claimed: dict[str, str] = {}
-    problems = []
-    for state, ids in _document(path / name).items():
-        for item in ids if isinstance(ids, list) and state in _STATES else ():
-            if isinstance(item, str):
-                if claimed.setdefault(item, state) != state:
-                    problems.append(_fault(name, "report", f"{item} is both {claimed[item]} and {state}"))
+    problems: list[Fault] = []
+    document = _document(path / name)
+    for state in _STATES:
+        ids = document.get(state)
+        named = [item for item in ids if isinstance(item, str)] if isinstance(ids, list) else []
+        twice = [item for item in named if claimed.setdefault(item, state) != state]
+        problems += (_fault(name, "report", f"{item} is both {claimed[item]} and {state}") for item in twice)
     return claimed, problems
 
 

@@ -304,9 +304,7 @@ def canonical_json(model: BaseModel) -> bytes:
 
 def task_digest(task: Task, tests: TestIds | None, patches: dict[str, bytes]) -> str:
     """sha256 over everything that decides a grade: the task, its ids and the bytes of its patches."""
-    return task_digest_from(
-        task, tests, {name: hashlib.sha256(data).hexdigest() for name, data in patches.items()}
-    )
+    return task_digest_from(task, tests, {name: hashlib.sha256(data).hexdigest() for name, data in patches.items()})
 
 
 def task_digest_from(task: Task, tests: TestIds | None, patch_sha256: dict[str, str]) -> str:
