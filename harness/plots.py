@@ -4,10 +4,12 @@ and light. The numbers are those of the grade; nothing is computed here but rank
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 from typing import Any
 
 from markupsafe import Markup
 
+from rtb.leaderboard import Milestone
 from rtb.result import RatioFacts
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -45,6 +47,38 @@ def distribution_plot(name: str, gold: Sequence[float], model: Sequence[float]) 
         chart.add(f"{side} ({len(values)})", cumulative(values), show_dots=False)
     words = f"{name}: cumulative distribution, {len(gold)} requests of gold, {len(model)} of the model's side"
     return _svg(chart, "distribution", words)
+
+
+def history_plot(group: str, lines: Sequence[Milestone]) -> Markup:
+    """Success of each submission of a group by its date, and the best so far as steps. Percent."""
+    days = sorted({line.entry.metadata.date for line in lines})
+    chart = _chart(
+        group, "date", "success %", range=(0, 100), x_labels=[_label(day) for day in _some(days, 6)],
+        x_value_formatter=lambda value: date.fromordinal(int(value)).isoformat(),
+    )  # fmt: skip
+    dots = [(line.entry.metadata.date.toordinal(), round(line.percent, 1)) for line in lines]
+    steps: list[tuple[float, float]] = []
+    for line in lines:
+        if line.is_record:
+            day = line.entry.metadata.date.toordinal()
+            steps += [(day, steps[-1][1])] * bool(steps) + [(day, round(line.percent, 1))]
+    if steps:
+        steps.append((days[-1].toordinal(), steps[-1][1]))
+    chart.add(f"submissions ({len(dots)})", dots, stroke=False)
+    chart.add("best so far", steps, show_dots=False)
+    words = f"Success over time, {group}: {len(dots)} submissions from {days[0]} to {days[-1]}"
+    return _svg(chart, "history", words)
+
+
+def _label(day: date) -> dict[str, Any]:
+    return {"value": day.toordinal(), "label": day.isoformat()}
+
+
+def _some(days: Sequence[date], most: int) -> Sequence[date]:
+    """At most so many of the days, the first and the last among them."""
+    if len(days) <= most:
+        return days
+    return [days[round(place * (len(days) - 1) / (most - 1))] for place in range(most)]
 
 
 def cumulative(seconds: Sequence[float], points: int = CURVE_POINTS) -> list[tuple[float, float]]:

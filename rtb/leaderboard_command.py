@@ -62,6 +62,7 @@ def build_command(
 
     Exit code 1 when one is left out.
     """
+    from harness.plots import history_plot
     from rtb.console import say
     from rtb.leaderboard_site import build_site
     from rtb.submit_command import check_document, show_faults
@@ -70,7 +71,7 @@ def build_command(
     for item in every:
         show_faults(item)
     taken = [item for item in every if item.accepted]
-    pages = build_site(taken, out, title=title, url=url)
+    pages = build_site(taken, out, title=title, url=url, plot=history_plot)
     if as_json:
         emit({"site": str(out), "pages": pages, "submissions": [check_document(item) for item in every]})
     say(f"{out}/index.html: {len(taken)} submission(s), {len(every) - len(taken)} left out, {pages} pages")

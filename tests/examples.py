@@ -54,3 +54,18 @@ def as_model(folder: SubmissionFolder, name: str, **metadata: Any) -> Submission
     edit(folder.metadata, describe)
     seal(folder)
     return folder
+
+
+def suites_at(root: Path) -> Path:
+    """The suite that the examples were evaluated with, made from their own records, so that these tests stay true when
+    the shipped suite moves on."""
+    suite = root / "demo"
+    suite.mkdir(parents=True)
+    (suite / "suite.json").write_text(json.dumps({"schema_version": 1, "name": "demo", "title": "Demo"}))
+    for path in sorted((EXAMPLES / "gold" / "run").glob("*/record.json")):
+        record = json.loads(path.read_text())
+        home = suite / path.parent.name
+        home.mkdir()
+        (home / "task.json").write_text(json.dumps(record["task"]))
+        (home / "tests.json").write_text(json.dumps(record["tests"]))
+    return root
