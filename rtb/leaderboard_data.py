@@ -21,10 +21,21 @@ _BADGE_CHAR_PX = 6.6  # width of a character of the badge's 11 px type, a little
 
 
 def rows_of(table: Table) -> list[dict[str, Any]]:
-    """A table's rows by column title: numbers as numbers, text as text."""
-    return [
-        {column.title: _value(cell) for column, cell in row.pairs(table.columns)} for row in table.rows
-    ]  # fmt: skip
+    """A table's rows by column title: numbers as numbers with their small print (counts, interval), text as text.
+
+    What rows are filtered by is there too, under the filter's key.
+    """
+    pairs = [pair for row in table.rows for pair in row.pairs(table.columns)]
+    noted = {column.title for column, cell in pairs if cell.note}
+    found = []
+    for row in table.rows:
+        line: dict[str, Any] = {}
+        for column, cell in row.pairs(table.columns):
+            line[column.title] = _value(cell)
+            if column.kind == "number" and column.title in noted:
+                line[f"{column.title} (of what)"] = cell.note
+        found.append({**line, **{key: value for key, value in row.data.items() if key.title() not in line}})
+    return found
 
 
 def _value(cell: Cell) -> Any:
@@ -43,9 +54,9 @@ def as_csv(table: Table) -> bytes:
     """The rows as CSV. Text that a spreadsheet would take for a formula gets an apostrophe before it."""
     out = io.StringIO(newline="")
     writer = csv.writer(out)
-    writer.writerow([column.title for column in table.columns])
-    for row in rows_of(table):
-        writer.writerow([_plain(value) for value in row.values()])
+    rows = rows_of(table)
+    writer.writerow(rows[0] if rows else [column.title for column in table.columns])
+    writer.writerows([_plain(value) for value in row.values()] for row in rows)
     return out.getvalue().encode()
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import shutil
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from harness.submission_check import Checker
+from rtb import submit_command
 from rtb.manifest import seal
 from rtb.submission import SubmissionFolder
 
@@ -56,9 +61,21 @@ def as_model(folder: SubmissionFolder, name: str, **metadata: Any) -> Submission
     return folder
 
 
+@cache
+def example_suites() -> Path:
+    """Suites in a folder that goes away with this process."""
+    home = tempfile.TemporaryDirectory(prefix="rtb-example-suites-")
+    atexit.register(home.cleanup)
+    return suites_at(Path(home.name) / "tasks")
+
+
+def checker(keys: Path | None = None) -> Checker:
+    """What `rtb leaderboard check` uses, against the examples' own suite."""
+    return submit_command.checker(keys, example_suites())
+
+
 def suites_at(root: Path) -> Path:
-    """The suite that the examples were evaluated with, made from their own records, so that these tests stay true when
-    the shipped suite moves on."""
+    """The suite the examples were evaluated with, from their own records: true when the shipped one moves on."""
     suite = root / "demo"
     suite.mkdir(parents=True)
     (suite / "suite.json").write_text(json.dumps({"schema_version": 1, "name": "demo", "title": "Demo"}))

@@ -13,7 +13,7 @@ import pytest
 from rtb.errors import ExpectedError, MachineError
 from rtb.proposal import Text, propose
 from rtb.pull_request import PermissionDenied
-from tests.examples import EXAMPLES
+from tests.examples import EXAMPLES, example_suites
 from tests.github_server import Fault, GitHub, serving
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -153,7 +153,7 @@ def command(api: str, tmp_path: Path, **env: str) -> subprocess.CompletedProcess
     environ = {
         key: value for key, value in os.environ.items() if key not in ("GITHUB_TOKEN", "GH_TOKEN", "RTB_TASKS")
     }
-    environ |= {"PYTHONPATH": str(ROOT), "RTB_TASKS": str(ROOT / "tasks"), "GITHUB_API_URL": api, **env}
+    environ |= {"PYTHONPATH": str(ROOT), "RTB_TASKS": str(example_suites()), "GITHUB_API_URL": api, **env}
     return subprocess.run(
         [sys.executable, "-m", "rtb.cli", *arguments], capture_output=True, text=True, timeout=120, check=False,
         cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL,
