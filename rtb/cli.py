@@ -81,8 +81,8 @@ app.command("replay", help=REPLAY_HELP)(replay_command)
 app.command("audit", help=AUDIT_HELP)(audit_command)
 app.command("export", help=EXPORT_HELP)(export_command)
 app.command("report", help=REPORT_HELP, epilog="Example: rtb report runs/RUN_ID --format md")(report_command)
-from rtb.leaderboard_command import leaderboard_app
 app.command("compare", help=COMPARE_HELP, epilog="Example: rtb compare runs/RUN_ID runs/OTHER_ID")(compare_command)
+app.command("submit", help=SUBMIT_HELP)(submit_command)
 
 
 @contextmanager
