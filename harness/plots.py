@@ -52,8 +52,9 @@ def distribution_plot(name: str, gold: Sequence[float], model: Sequence[float]) 
 def history_plot(group: str, lines: Sequence[Milestone]) -> Markup:
     """Success of each submission of a group by its date, and the best so far as steps. Percent."""
     days = sorted({line.entry.metadata.date for line in lines})
+    first, last = days[0].toordinal(), days[-1].toordinal()
     chart = _chart(
-        group, "date", "success %", range=(0, 100), x_labels=[_label(day) for day in _some(days, 6)],
+        group, "date", "success %", range=(0, 100), x_labels=_months(first, last), xrange=(first - 5, last + 5),
         x_value_formatter=lambda value: date.fromordinal(int(value)).isoformat(),
     )  # fmt: skip
     dots = [(line.entry.metadata.date.toordinal(), round(line.percent, 1)) for line in lines]
@@ -61,24 +62,22 @@ def history_plot(group: str, lines: Sequence[Milestone]) -> Markup:
     for line in lines:
         if line.is_record:
             day = line.entry.metadata.date.toordinal()
-            steps += [(day, steps[-1][1])] * bool(steps) + [(day, round(line.percent, 1))]
+            if steps:
+                steps.append((day, steps[-1][1]))
+            steps.append((day, round(line.percent, 1)))
     if steps:
-        steps.append((days[-1].toordinal(), steps[-1][1]))
+        steps.append((last, steps[-1][1]))
     chart.add(f"submissions ({len(dots)})", dots, stroke=False)
     chart.add("best so far", steps, show_dots=False)
     words = f"Success over time, {group}: {len(dots)} submissions from {days[0]} to {days[-1]}"
     return _svg(chart, "history", words)
 
 
-def _label(day: date) -> dict[str, Any]:
-    return {"value": day.toordinal(), "label": day.isoformat()}
-
-
-def _some(days: Sequence[date], most: int) -> Sequence[date]:
-    """At most so many of the days, the first and the last among them."""
-    if len(days) <= most:
-        return days
-    return [days[round(place * (len(days) - 1) / (most - 1))] for place in range(most)]
+def _months(first: int, last: int) -> list[dict[str, Any]]:
+    """Labels at up to four evenly spread days: a label at each submission would lie over its neighbour."""
+    steps = min(3, max(1, (last - first) // 31))
+    days = sorted({first + (last - first) * step // steps for step in range(steps + 1)})
+    return [{"value": day, "label": f"{date.fromordinal(day):%Y-%m}"} for day in days]
 
 
 def cumulative(seconds: Sequence[float], points: int = CURVE_POINTS) -> list[tuple[float, float]]:

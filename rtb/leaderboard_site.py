@@ -126,9 +126,9 @@ class _Site:
     def _history(self) -> None:
         found = history(self._entries)
         plots = [self._plot(group, lines) for group, lines in found.items()]
-        body = Markup('<div class="plots">{}</div>').format(Markup("").join(plots))
+        body = Markup('<div class="plots history">{}</div>').format(Markup("").join(plots))
         body += self._table(tables.history_table(found), "history")
-        style = Markup("<style>{}</style>").format(asset("report.css"))
+        style = Markup("<style>{} .history {{ max-width: 45rem; }}</style>").format(asset("report.css"))
         self._page("history.html", "History", body, head=style)
 
     def _table(self, table: Table, name: str, root: str = "") -> Markup:
