@@ -28,6 +28,8 @@ from rtb.suite import TaskEntry
 Kind = Literal["docker", "local"]
 Say = Callable[[str], None]
 # Where a host keeps its driver and compiler: a clean environment would hide them from who has leased a GPU.
+CPU_LOOK_SECONDS = 1.5
+STEADY_RATIO = 1.15  # above it, gold against gold is wider than any difference worth deciding
 GPU_VARIABLES = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "TRITON_LIBCUDA_PATH", "TRITON_PTXAS_PATH", "CC")
 NOT_ISOLATED = {
     "network": "commands can reach the network",
@@ -238,6 +240,7 @@ def diagnose() -> list[Fact]:
     local = not_isolated("local")
     return [
         *_engine_facts(),
+        _cpu_fact(machine.loop_times(CPU_LOOK_SECONDS)),
         Fact("local sandbox", True, "; ".join(local), "fine for trusted code; use Docker for a model's"),
         Fact("git", git is not None, git or "none", "install git"),
         Fact(
@@ -246,6 +249,13 @@ def diagnose() -> list[Fact]:
         Fact("disk", free > 20e9, f"{free / 1e9:.0f} GB free in {cache_folder()}", "environments need about 20 GB"),
         Fact("bash", shutil.which("bash") is not None, shutil.which("bash") or "none", "needed by install steps"),
     ]
+
+
+def _cpu_fact(times: list[float]) -> Fact:
+    fast, slow = times[len(times) // 10], times[len(times) * 9 // 10]
+    found = f"a fixed loop takes {fast:.1f} to {slow:.1f} ms (first and last decile of {len(times)})"
+    what = "latency needs quiet cores of its own: stop other work, pin cores, no shared virtual machine"
+    return Fact("CPU speed", slow <= STEADY_RATIO * fast, found, what)
 
 
 def _engine_facts() -> list[Fact]:

@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from rtb import __version__
@@ -74,3 +75,17 @@ def free_bytes(path: Path) -> int:
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
+
+
+def loop_times(seconds: float) -> list[float]:
+    """Times of one fixed loop of arithmetic, in milliseconds, sorted, over some seconds; each takes a few.
+
+    On a core of one's own they hardly differ. Two levels far apart mean that somebody else shares the core, and then
+    no latency bound by the CPU can be measured here.
+    """
+    times = []
+    end = time.perf_counter() + seconds
+    while (begun := time.perf_counter()) < end:
+        sum(number * number for number in range(40_000))
+        times.append((time.perf_counter() - begun) * 1e3)
+    return sorted(times)

@@ -497,7 +497,7 @@ def test_what_is_not_isolated_is_said() -> None:
     assert environment.choose_kind("local") == "local"
     with pytest.raises(ExpectedError, match="docker and local"):
         environment.choose_kind("podman")
-    assert {fact.what for fact in environment.diagnose()} >= {"Docker", "local sandbox", "git", "disk"}
+    assert {fact.what for fact in environment.diagnose()} >= {"Docker", "CPU speed", "local sandbox", "git", "disk"}
 
 
 def test_environment_facts_of_a_task_are_all_used() -> None:
