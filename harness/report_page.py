@@ -7,14 +7,17 @@ import gzip
 import json
 import multiprocessing
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
 from harness import paper_tables
+from harness.agent_view import agent_facts, agent_view
 from harness.paper_tables import TABLE3_CAPTION, TABLE4_CAPTION, Numbers
 from harness.profiles import PROFILES, TaskRows, task_rows
 from harness.task_view import COLUMNS, drill_down, task_row
@@ -23,6 +26,7 @@ from rtb.page import Column, Filter, Row, Table, asset, choice, json_block, page
 from rtb.result import Report
 from rtb.run import Run, RunRecord
 
+AgentFacts = Mapping[str, Mapping[str, Any]]
 PAGE_LIMIT_BYTES = 5 * 1000**2
 BLOCK_TASKS = 20  # drill-downs packed together: their common parts are stored once
 TEXT_PER_RUN = 24 * 1000**2  # characters of patches, answers and logs before compression, over all tasks
@@ -45,23 +49,28 @@ class Block:
     packed: str
 
 
-def report_page(run: Run, report: Report) -> str:
-    """The page of a graded run (see `harness.evaluate.regrade`). Raises StoredRunBroken."""
+def report_page(run: Run, report: Report, limit_bytes: int = PAGE_LIMIT_BYTES) -> str:
+    """The page of a graded run (see `harness.evaluate.regrade`). Raises StoredRunBroken.
+
+    Texts are cut further, and say so, while the page is above `limit_bytes`.
+    """
     record = run.read_record()
     names = record.instance_ids
     limit = max(LEAST_TEXT, min(MOST_TEXT, TEXT_PER_RUN // max(len(names), 1)))
+    agents = agent_facts(run, record)
     while True:
-        text = _assemble(record, report, _blocks(run, record, limit))
+        text = _assemble(record, report, _blocks(run, record, agents, limit))
         size = len(text.encode())
-        if size <= PAGE_LIMIT_BYTES or limit <= LEAST_TEXT:
+        if size <= limit_bytes or limit <= LEAST_TEXT:
             return text
         # Texts that hardly compress: all tasks show less of them, and say so.
-        limit = max(LEAST_TEXT, min(limit // 2, int(limit * PAGE_LIMIT_BYTES / size / 1.5)))
+        limit = max(LEAST_TEXT, min(limit // 2, int(limit * limit_bytes / size / 1.5)))
 
 
-def _blocks(run: Run, record: RunRecord, limit: int) -> list[Block]:
+def _blocks(run: Run, record: RunRecord, agents: AgentFacts, limit: int) -> list[Block]:
     names = record.instance_ids
-    groups = [names[start : start + BLOCK_TASKS] for start in range(0, len(names), BLOCK_TASKS)]
+    starts = range(0, len(names), BLOCK_TASKS)
+    groups = [{name: agents.get(name, {}) for name in names[start : start + BLOCK_TASKS]} for start in starts]
     work = partial(_block, run, record.model_copy(update={"problems": ()}), limit)
     processes = os.cpu_count() or 1
     if len(names) < PARALLEL_FROM or processes == 1:
@@ -71,12 +80,16 @@ def _blocks(run: Run, record: RunRecord, limit: int) -> list[Block]:
         return list(pool.map(work, groups))
 
 
-def _block(run: Run, record: RunRecord, limit: int, names: Sequence[str]) -> Block:
-    verdicts = [run.read_verdict(name) or grade_task(run, record, name) for name in names]
-    details = {item.instance_id: str(drill_down(run, item, limit)) for item in verdicts}
+def _block(run: Run, record: RunRecord, limit: int, agents: AgentFacts) -> Block:
+    """The block of the tasks that `agents` names."""
+    verdicts = [run.read_verdict(name) or grade_task(run, record, name) for name in agents]
+    details = {}
+    for item in verdicts:
+        agent = agent_view(agents[item.instance_id], Path(record.predictions), limit // 4)
+        details[item.instance_id] = str(drill_down(run, item, limit, agent))
     data = gzip.compress(json.dumps(details, ensure_ascii=True).encode(), compresslevel=7, mtime=0)
     return Block(
-        tuple(names),
+        tuple(agents),
         tuple(task_row(item) for item in verdicts),
         tuple(task_rows(item) for item in verdicts),
         base64.b64encode(data).decode(),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from harness.agent_view import AgentView
 from harness.excerpts import Excerpt, log_excerpt, patch_excerpt, text_excerpt
 from harness.model_views import AccuracyView, LatencyView, accuracy_view, latency_view
 from harness.stages.unit import UnitFolder, read_evidence
@@ -46,6 +47,7 @@ class TaskView:
     patch: Excerpt | None
     tests: Markup
     messages: Sequence[Excerpt]
+    agent: AgentView | None
     accuracy: AccuracyView | None
     latency: LatencyView | None
     kernels: Markup
@@ -105,7 +107,7 @@ def _launches(verdict: Verdict) -> int | None:
     return sum(sum(item.targets.values()) for item in traced) if traced else None
 
 
-def drill_down(run: Run, verdict: Verdict, limit: int) -> Markup:
+def drill_down(run: Run, verdict: Verdict, limit: int, agent: AgentView | None = None) -> Markup:
     """The drill-down of a task. `limit`: characters of patch, messages, answers and logs together, roughly."""
     folder = run.task(verdict.instance_id)
     record = run.read_task_record(verdict.instance_id)
@@ -121,6 +123,7 @@ def drill_down(run: Run, verdict: Verdict, limit: int) -> Markup:
         patch=patch_excerpt(patch, f"{verdict.instance_id}/{folder.patch_diff.name}", limit // 3) if patch else None,
         tests=_tests(unit),
         messages=_messages(unit, folder.stage("unit"), limit // 4),
+        agent=agent,
         accuracy=accuracy_view(accuracy.accuracy, folder.stage("accuracy"), limit // 4)
         if accuracy is not None and accuracy.accuracy is not None
         else None,

@@ -21,7 +21,7 @@ from rtb.baseline import Baseline
 from rtb.run import Run, RunRecord, StageTimes, TaskRecord
 from rtb.storage import write_model
 from rtb.suite import read_model
-from rtb.task import StageName
+from rtb.task import STAGES, StageName, canonical_json
 from tests import pocketsuite
 from tests.pocketsuite import patch, right
 
@@ -161,11 +161,17 @@ def every_kind(root: Path) -> Run:
     """A run of six tasks in the local sandbox: two with all stages (one good, one slow), one wrong, one empty, one
     that cheats, one without a prediction. Model name and patches are hostile. Takes the time of making one venv."""
     pocketsuite.make(root, tasks=6)
-    lines = [
+    lines: list[dict[str, object]] = [
         {"instance_id": f"rtb__pocket-{number}", "model_name_or_path": f"tester {HOSTILE}", "model_patch": text,
          "cost_usd": 0.01 * number, "tokens": 1000 * number}
         for number, text in ANSWERS.items()
     ]  # fmt: skip
+    lines[2] |= {"steps": 3, "exit_status": "Submitted", "trajectory": "agent/t.json"}
+    lines[1] |= {"steps": 1, "exit_status": HOSTILE, "trajectory": "../outside.json"}
+    (root / "agent").mkdir()
+    messages = [{"role": "user", "content": f"please {HOSTILE}"}, {"role": "assistant", "content": "I double it"}]
+    (root / "agent" / "t.json").write_text(json.dumps({"messages": messages}))
+    (root.parent / "outside.json").write_text(json.dumps({"messages": [{"role": "user", "content": "a secret"}]}))
     (root / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     request = Request(
         predictions=str(root / "p.jsonl"), suite="pocket", instances=(), stages=("unit",), sandbox="local",
@@ -180,8 +186,8 @@ def every_kind(root: Path) -> Run:
     return run
 
 
-def many(source: Run, path: Path, count: int, names: Sequence[str]) -> Run:
-    """A run of `count` tasks whose folders are copies of `names` of `source`, in turn."""
+def many(source: Run, path: Path, count: int, names: Sequence[str], stages: Sequence[StageName] | None = None) -> Run:
+    """A run of `count` tasks whose folders are copies of `names` of `source`, in turn; of `stages` where given."""
     record = source.read_record()
     made = Run(path)
     categories = {}
@@ -190,10 +196,13 @@ def many(source: Run, path: Path, count: int, names: Sequence[str]) -> Run:
         categories[new] = record.categories[name]
         folder = made.task(new)
         shutil.copytree(source.task(name).path, folder.path)
-        text = folder.record.read_text().replace(name, new)
-        old = name.rpartition("-")[2]
-        folder.record.write_text(text.replace(f'"pull_number": {old},', f'"pull_number": {1000 + number},'))
+        values = json.loads(folder.record.read_text().replace(name, new))
+        values["task"]["pull_number"] = 1000 + number
+        values["stages"] = [stage for stage in values["stages"] if stages is None or stage in stages]
+        for stage in set(STAGES) - set(values["stages"]):
+            shutil.rmtree(folder.stage(stage), ignore_errors=True)
+        folder.record.write_bytes(canonical_json(TaskRecord.model_validate(values)))  # no fsync: there may be many
         folder.verdict.unlink(missing_ok=True)
-    values = {**record.model_dump(), "categories": categories, "run_id": path.name}
-    write_model(made.record, RunRecord.model_validate(values))
+    facts = {**record.model_dump(), "categories": categories, "run_id": path.name}
+    write_model(made.record, RunRecord.model_validate({**facts, "stages": stages or record.stages}))
     return made

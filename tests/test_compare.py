@@ -26,11 +26,11 @@ ACCESSIBILITY = Path(__file__).with_name("accessibility.js").read_text()
 def runs(stored: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run, Run]:
     """Twelve tasks: all resolved; the same with seven not resolved; the same with one of them without a result."""
     root = tmp_path_factory.mktemp("compare")
-    good = many(stored, root / "good", 12, ["rtb__pocket-1"])
-    worse = many(stored, root / "worse", 12, ["rtb__pocket-1"])
+    good = many(stored, root / "good", 12, ["rtb__pocket-1"], ["unit"])
+    worse = many(stored, root / "worse", 12, ["rtb__pocket-1"], ["unit"])
     for number in range(7):
         shutil.rmtree(worse.task(f"rtb__pocket-{1000 + number}").path)
-    broken = many(stored, root / "broken", 12, ["rtb__pocket-1"])
+    broken = many(stored, root / "broken", 12, ["rtb__pocket-1"], ["unit"])
     broken.task("rtb__pocket-1011").times.unlink()
     return good, worse, broken
 

@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,8 @@ def test_details_hold_the_evidence_of_each_stage(written: Path) -> None:
     assert "test_doubles[3]" in third and "AssertionError" in third and "<svg" not in third
     assert "rtb__pocket-3/unit/console.log" in third
     assert "Environment digest" in second and "server-model.log" in second
+    assert "== assistant\nI double it" in third and "Submitted" in third and "please &lt;/script&gt;" in third
+    assert "../outside.json" in second and "a secret" not in second  # not below the predictions file: not read
     assert "tampered" in parts["rtb__pocket-5"] and "process_exit" in parts["rtb__pocket-5"]
     assert "not_submitted" in parts["rtb__pocket-6"]
 
@@ -111,21 +114,19 @@ def test_a_stage_that_the_other_profile_needs_and_that_was_not_run_is_told(store
 
 
 def test_text_that_does_not_compress_is_cut_until_the_page_is_small_enough(stored: Run, tmp_path: Path) -> None:
-    copy = Run(tmp_path / "r")
-    subprocess.run(["cp", "-r", str(stored.path), str(copy.path)], check=True, timeout=60)
-    noise = base64.b85encode(os.urandom(6_000_000)).decode()
-    for name in copy.read_record().instance_ids[:5]:
-        folder = copy.task(name)
-        (folder.stage("unit")).mkdir(parents=True, exist_ok=True)
-        (folder.stage("unit") / "console.log").write_text(
-            "\n".join(noise[i : i + 100] for i in range(0, 6_000_000, 100))
-        )
-        folder.patch_diff.write_text("\n".join("+" + noise[i : i + 100] for i in range(0, 3_000_000, 100)) + "\n")
+    copy = Run(Path(shutil.copytree(stored.path, tmp_path / "r")))
+    noise = base64.b85encode(os.urandom(300_000)).decode()
+    lines = [noise[start : start + 100] for start in range(0, len(noise), 100)]
+    name = "rtb__pocket-3"
+    (copy.task(name).stage("unit") / "console.log").write_text("\n".join(lines))
+    copy.task(name).patch_diff.write_text("".join(f"+{line}\n" for line in lines))
     graded = regrade(stored)
-    text = pages.report_page(copy, graded)
-    assert len(text.encode()) <= pages.PAGE_LIMIT_BYTES
-    part = details(text)["rtb__pocket-1"]
-    assert "all of it: rtb__pocket-1/patch.diff" in part and "all of it: rtb__pocket-1/unit/console.log" in part
+    whole, small = pages.report_page(copy, graded), pages.report_page(copy, graded, 90_000)
+    assert len(whole) > 140_000 and len(small) <= 90_000
+    part = details(small)[name]
+    for file in ("patch.diff", "unit/console.log"):
+        assert f"all of it: {name}/{file}" in part
+    assert part.count("+" + lines[0].replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")) == 1
 
 
 def test_latex_prints_what_is_there() -> None:
