@@ -156,18 +156,18 @@ def _latency_facts(facts: LatencyFacts) -> list[tuple[str, str]]:
 
 def _ratios(facts: LatencyFacts) -> Markup:
     columns = (
-        Column("metric"), Column("gold / model", "number"), Column("interval", "number"), Column("pairs", "number"),
+        Column("metric"), Column("decision"),
+        Column("gold / model", "number"), Column("interval", "number"), Column("pairs", "number"),
         Column("threshold", "number"), Column("gold", "number"), Column("model", "number"),
         Column("paper's ratio", "number", minor=True), Column("gain over base", "number", minor=True),
-        Column("decision"),
     )  # fmt: skip
 
     def row(name: str, item: RatioFacts, shown_only: bool) -> Row:
+        decision = f"{item.decision} (shown, decides nothing)" if shown_only else item.decision
         return Row([
-            name, f"{item.estimate:.4f}", f"{item.low:.4f} to {item.high:.4f}", str(item.pairs),
+            name, decision, f"{item.estimate:.4f}", f"{item.low:.4f} to {item.high:.4f}", str(item.pairs),
             f"{item.threshold:g}", milliseconds(item.gold_seconds), milliseconds(item.model_seconds),
             number(item.paper_ratio), number(item.gain_over_base),
-            f"{item.decision} (shown, decides nothing)" if shown_only else item.decision,
         ])  # fmt: skip
 
     rows = [row(name.upper(), item, False) for name, item in facts.ratios.items()]

@@ -29,7 +29,7 @@ from rtb.run import Run, RunRecord
 AgentFacts = Mapping[str, Mapping[str, Any]]
 PAGE_LIMIT_BYTES = 5 * 1000**2
 BLOCK_TASKS = 20  # drill-downs packed together: their common parts are stored once
-TEXT_PER_RUN = 24 * 1000**2  # characters of patches, answers and logs before compression, over all tasks
+TEXT_PER_RUN = 18 * 1000**2  # characters of patches, answers and logs before compression, over all tasks
 MOST_TEXT, LEAST_TEXT = 120_000, 600  # of one task
 PARALLEL_FROM = 200
 EXPLAIN = (

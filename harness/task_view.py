@@ -11,8 +11,7 @@ from markupsafe import Markup
 from harness.agent_view import AgentView
 from harness.excerpts import Excerpt, log_excerpt, patch_excerpt, text_excerpt
 from harness.model_views import AccuracyView, LatencyView, accuracy_view, latency_view
-from harness.stages.unit import UnitFolder, read_evidence
-from rtb.errors import StoredRunBroken
+from harness.stages.unit import UnitFolder, stored_records
 from rtb.page import Cell, Column, Row, Table, badge, render, table_html
 from rtb.result import StageResult, Verdict
 from rtb.run import Run, TaskRecord
@@ -199,10 +198,7 @@ def _messages(stage: StageResult | None, raw: Path, limit: int) -> list[Excerpt]
     """Tracebacks of the first expected tests that did not pass, from our own records of the run."""
     if stage is None or stage.unit is None or not stage.unit.not_passed or limit <= 0:
         return []
-    try:
-        records = read_evidence(raw).records
-    except StoredRunBroken:
-        return []
+    records = stored_records(raw)
     texts = {
         test.id: text
         for test in records.tests

@@ -228,6 +228,16 @@ def read_evidence(raw: Path) -> UnitEvidence:
     )
 
 
+def stored_records(raw: Path) -> Records:
+    """The test records alone of a graded run, to be shown. Raises StoredRunBroken as `read_evidence` does."""
+    folder = UnitFolder(raw)
+    try:
+        facts = UnitExec.model_validate_json(folder.exec.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise StoredRunBroken(f"{raw}: the unit stage cannot be read: {error}; run it again") from error
+    return read_records(_stored(folder.records, facts.records_sha256) or b"", facts.nonce)
+
+
 def _stored(path: Path, sha256: str | None) -> bytes | None:
     if sha256 is None:
         return None
