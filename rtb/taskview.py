@@ -9,6 +9,7 @@ from rtb.hydration import patches_of
 from rtb.prediction import Prediction
 from rtb.result import Report, Verdict
 from rtb.run import RunRecord
+from rtb.submission import Manifest, Metadata
 from rtb.suite import TaskEntry
 from rtb.task import Frozen, Suite, Task, TestIds
 
@@ -20,6 +21,8 @@ SCHEMAS: dict[str, type[Frozen]] = {
     "run": RunRecord,
     "verdict": Verdict,
     "report": Report,
+    "metadata": Metadata,
+    "manifest": Manifest,
 }
 
 
