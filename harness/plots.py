@@ -53,8 +53,9 @@ def history_plot(group: str, lines: Sequence[Milestone]) -> Markup:
     """Success of each submission of a group by its date, and the best so far as steps. Percent."""
     days = sorted({line.entry.metadata.date for line in lines})
     first, last = days[0].toordinal(), days[-1].toordinal()
+    room = 5 + (last - first) // 16  # for the labels of the first and the last day
     chart = _chart(
-        group, "date", "success %", range=(0, 100), x_labels=_months(first, last), xrange=(first - 5, last + 5),
+        group, "date", "success %", range=(0, 100), x_labels=_months(first, last), xrange=(first - room, last + room),
         x_value_formatter=lambda value: date.fromordinal(int(value)).isoformat(),
     )  # fmt: skip
     dots = [(line.entry.metadata.date.toordinal(), round(line.percent, 1)) for line in lines]

@@ -78,7 +78,9 @@ def tasks_check(ids: IdsArgument = None, suite: SuiteOption = None, as_json: Jso
 
 @tasks_app.command("schema", epilog="Example: rtb tasks schema > task.schema.json")
 def tasks_schema(
-    what: Annotated[str, typer.Argument(help="task, tests, suite, prediction, run, verdict, report, metadata, manifest.")] = "task",
+    what: Annotated[
+        str, typer.Argument(help="task, tests, suite, prediction, run, verdict, report, metadata or manifest.")
+    ] = "task",
 ) -> None:
     """Print the JSON Schema of what reaches disk."""
     from rtb.taskview import schema
