@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rtb.draft import leaks
-from rtb.drafting import Draft
+from rtb.draft_store import Draft
 from rtb.task import Task
 
 Message = dict[str, str]

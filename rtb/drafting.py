@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,6 +22,7 @@ from rtb.category import decide
 from rtb.changed_tests import ChangedTests, compare_tests, is_test_file
 from rtb.context_names import context_of_targets, telling_names
 from rtb.draft import Material, Patch, clean_body, draft_task, leaks, problem_statement
+from rtb.draft_store import Draft, DraftStore, Finished
 from rtb.environment_guess import guess
 from rtb.history import Blobs, files_with, messages, present_objects
 from rtb.history_scan import Scanner, net_changes
@@ -30,22 +31,10 @@ from rtb.pull_request import PullFacts
 from rtb.python_source import Unreadable
 from rtb.repo_rules import RepoRules, is_source
 from rtb.syntax import seldom_collect
-from rtb.task import Task
 
 _GROUP = 60  # pull requests that share a search for users
 _ALONE = 40  # fewer are not worth the start of processes
 _MOST_USERS = 12  # files; more, and a name says nothing
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A draft task with what goes beside it."""
-
-    task: Task
-    statement: str
-    gold: bytes
-    test: bytes
-    leaked: tuple[str, ...]
 
 
 class Drafter:
@@ -87,9 +76,7 @@ class Drafter:
             return self._file(commit, path) is not None
         return bool(checkout.run_git(["ls-tree", commit, "--", path], repository=self._repository).stdout)
 
-    def finish(
-        self, judgements: Sequence[Judgement], facts: Mapping[int, PullFacts]
-    ) -> list[tuple[Judgement, Draft | None]]:
+    def finish(self, judgements: Sequence[Judgement], facts: Mapping[int, PullFacts]) -> list[Finished]:
         """Look at the files of kept pull requests: drop each after all, or make its draft."""
         self._messages = messages(self._repository, [item.pull.landed for item in judgements])
         if judgements and not is_mirror(self._repository):  # a blobless mirror would fetch every file
@@ -97,7 +84,7 @@ class Drafter:
             self._users = files_with(self._repository, judgements[-1].pull.landed, names, ("*.py",))
         return [self._finish(item, facts) for item in judgements]
 
-    def _finish(self, judgement: Judgement, facts: Mapping[int, PullFacts]) -> tuple[Judgement, Draft | None]:
+    def _finish(self, judgement: Judgement, facts: Mapping[int, PullFacts]) -> Finished:
         pull = judgement.pull
         assert pull.number is not None
         if pull.base is None:
@@ -234,7 +221,6 @@ def _telling_names(judgement: Judgement) -> set[str]:
     return names | {item.path.rsplit("/", 1)[-1].removesuffix(".py") for item in judgement.targets}
 
 
-_Finished = tuple[Judgement, Draft | None]
 _drafter: Drafter | None = None
 
 
@@ -246,12 +232,45 @@ def finished(
     facts: Mapping[int, PullFacts],
     limit: int | None = None,
     workers: int | None = None,
-) -> Iterator[Iterator[_Finished]]:
+    cached: bool = False,
+) -> Iterator[Iterator[Finished]]:
     """Judgements of kept pull requests, each with its draft or dropped after all, in their order.
 
-    `limit` says how many will be asked for at most, as far as that is known; nothing is then done ahead.
+    `limit` says how many will be asked for at most, as far as that is known; nothing is done ahead then. `cached`:
+    use and keep drafts in the user's cache.
     """
     every = list(judgements)
+    store = DraftStore(rules) if cached else None
+    known = {id(item): found for item in every if store and (found := store.find(item, _facts_of(item, facts)))}
+    missing = [item for item in every if id(item) not in known]
+    with _made(repository, rules, missing, facts, limit, workers) as fresh:
+        yield _in_order(every, known, fresh, facts, store)
+
+
+def _in_order(
+    every: Sequence[Judgement],
+    known: Mapping[int, Finished],
+    fresh: Iterator[Finished],
+    facts: Mapping[int, PullFacts],
+    store: DraftStore | None,
+) -> Iterator[Finished]:
+    for item in every:
+        found = known.get(id(item)) or next(fresh)
+        if store is not None and id(item) not in known:
+            store.keep(item, _facts_of(item, facts), found)
+        yield found
+
+
+@contextmanager
+def _made(
+    repository: Path,
+    rules: RepoRules,
+    every: Sequence[Judgement],
+    facts: Mapping[int, PullFacts],
+    limit: int | None,
+    workers: int | None,
+) -> Iterator[Iterator[Finished]]:
+    """As `finished`, all made now."""
     count = workers or min(2, os.cpu_count() or 1)
     with ExitStack() as stack:
         if limit is not None or len(every) < _ALONE or count < 2 or is_mirror(repository):
@@ -262,7 +281,7 @@ def finished(
         context = get_context("spawn")
         pool = stack.enter_context(ProcessPoolExecutor(count, context, _start, (repository, rules)))
         size = min(_GROUP, -(-len(every) // (2 * count)))
-        waiting = [pool.submit(_finish, group, _facts_of(group, facts)) for group in _groups(every, size)]
+        waiting = [pool.submit(_finish, group, facts) for group in _groups(every, size)]
         yield (item for future in waiting for item in future.result())
 
 
@@ -270,9 +289,8 @@ def _groups(every: Sequence[Judgement], size: int) -> list[Sequence[Judgement]]:
     return [every[start : start + size] for start in range(0, len(every), size)]
 
 
-def _facts_of(group: Sequence[Judgement], facts: Mapping[int, PullFacts]) -> dict[int, PullFacts]:
-    numbers = (item.pull.number for item in group)
-    return {number: facts[number] for number in numbers if number is not None and number in facts}
+def _facts_of(judgement: Judgement, facts: Mapping[int, PullFacts]) -> PullFacts | None:
+    return facts.get(judgement.pull.number) if judgement.pull.number is not None else None
 
 
 def _start(repository: Path, rules: RepoRules) -> None:
@@ -281,6 +299,6 @@ def _start(repository: Path, rules: RepoRules) -> None:
     _drafter = Drafter(repository, rules).__enter__()
 
 
-def _finish(group: Sequence[Judgement], facts: Mapping[int, PullFacts]) -> list[_Finished]:
+def _finish(group: Sequence[Judgement], facts: Mapping[int, PullFacts]) -> list[Finished]:
     assert _drafter is not None
     return _drafter.finish(group, facts)

@@ -18,7 +18,7 @@ from rtb.errors import ExpectedError
 if TYPE_CHECKING:
     from rtb.candidate import Judgement
     from rtb.description import Ask
-    from rtb.drafting import Draft
+    from rtb.draft_store import Draft
     from rtb.mining import Mined, Wish
 
 HELP = """Turn a repository's merged pull requests into draft tasks.

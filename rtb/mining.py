@@ -17,7 +17,8 @@ from pathlib import Path
 from rtb import checkout
 from rtb.candidate import Judgement, PullRequest, judge_all
 from rtb.description import Ask, Described, describe, described_draft, key_of, leaks_of, messages_for
-from rtb.drafting import Draft, finished
+from rtb.draft_store import Draft
+from rtb.drafting import finished
 from rtb.errors import ExpectedError, MachineError
 from rtb.history import resolve
 from rtb.history_scan import scan
@@ -71,7 +72,7 @@ def mine(wish: Wish) -> Mined:
     drafts: list[Draft] = []
     every = [item for item in judge_all(found.records, rules) if _wanted(item.pull, wish)]
     kept = (item for item in every if item.kept)
-    with finished(repository, rules, kept, wish.facts, wish.limit, wish.workers) as done:
+    with finished(repository, rules, kept, wish.facts, wish.limit, wish.workers, wish.cached) as done:
         for judgement in every:
             final, draft = next(done) if judgement.kept else (judgement, None)
             judged.append(final)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from rtb.errors import ExpectedError, InvalidFile
 from rtb.review_command import bundle_of, export_command, import_command
 from rtb.suite import load_suite
 from rtb.swebench import FIELDS, from_row, read_ids, to_row
+from tests.hub_server import HubServer
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"
 HAS_DATASETS = importlib.util.find_spec("datasets") is not None
@@ -52,6 +56,41 @@ def test_every_form_round_trips(form: str, tmp_path: Path) -> None:
     out = tmp_path / {"jsonl": "t.jsonl", "parquet": "t.parquet", "disk": "folder"}[form]
     save_rows(rows, out, form)
     assert load_rows(out) == rows
+
+
+PUSH = """
+import sys
+from rtb.dataset import pull_rows, push_rows
+from tests.test_swebench import demo_rows
+rows = demo_rows()
+push_rows(rows, "acme/tasks")
+assert pull_rows("acme/tasks") == rows, "what comes back is what was pushed"
+"""
+
+
+def push(tmp_path: Path, hub: HubServer) -> subprocess.CompletedProcess[str]:
+    """Push and read back in a process of its own: the library reads the hub's address when it is imported."""
+    with hub.serve() as address:
+        environment = {**os.environ, "HF_ENDPOINT": address, "HF_TOKEN": "hf_test", "HF_HOME": str(tmp_path / "hf")}
+        environment |= {"HF_HUB_DISABLE_XET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.run(
+            [sys.executable, "-c", PUSH], env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+
+
+@pytest.mark.skipif(not HAS_DATASETS, reason="the datasets library is not installed (rtb[hub])")
+def test_a_push_over_http_comes_back_whole(tmp_path: Path) -> None:
+    hub = HubServer()
+    done = push(tmp_path, hub)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert hub.private is True and any(name.endswith(".parquet") for name in hub.files)
+
+
+@pytest.mark.skipif(not HAS_DATASETS, reason="the datasets library is not installed (rtb[hub])")
+def test_a_refused_push_is_one_clear_error(tmp_path: Path) -> None:
+    done = push(tmp_path, HubServer(refuse=True))
+    assert done.returncode != 0
+    assert "ExpectedError: the data set acme/tasks cannot be pushed" in done.stderr and "HF_TOKEN" in done.stderr
 
 
 @pytest.mark.skipif(HAS_DATASETS, reason="the datasets library is installed")
