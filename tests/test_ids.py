@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.ids import Run, read_published, stable_ids, test_ids
+from harness.pytest_log import read_log
 from rtb.errors import ExpectedError, InvalidFile
+from tests.cases import case_folder
 
 A, B, C, D, E = (f"tests/t.py::test_{name}" for name in "abcde")
 
@@ -53,6 +57,18 @@ def test_nothing_to_measure_is_an_error() -> None:
         test_ids("org__repo-1", [{A: "PASSED"}], [{A: "PASSED"}])
     with pytest.raises(ExpectedError, match="at least one gold and one base"):
         stable_ids([], [{}])
+
+
+def test_case_71_ids_that_change_every_run() -> None:
+    folder = case_folder("71-ids-that-change-every-run")
+    wanted = json.loads((folder / "case.json").read_text())["expected"]
+    before, *gold = ((folder / f"{name}.log").read_bytes() for name in ("before", "gold1", "gold2"))
+    runs = [read_log(data).statuses for data in (*gold, before)]
+    stable = stable_ids(runs[:2], runs[2:])
+    assert list(stable.pass_to_pass) == wanted["PASS_TO_PASS"] and list(stable.fail_to_pass) == wanted["FAIL_TO_PASS"]
+    assert sorted(stable.quarantined) == wanted["unstable"]
+    with pytest.raises(ExpectedError, match=r"no stable FAIL_TO_PASS id.*rejected"):
+        test_ids("org__repo-1", runs[:2], runs[2:])
 
 
 STATUS = st.sampled_from(["PASSED", "FAILED", "ERROR", "SKIPPED"])
