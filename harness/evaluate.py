@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -204,7 +205,7 @@ def run_name(label: str, suite: str, kind: str) -> str:
 
 def _created(run: Run) -> str:
     """When the run was first begun; a resumed run keeps its date."""
-    if run.record.is_file():
+    with suppress(ExpectedError):  # none there, or broken: then this is its beginning
         return run.read_record().created_at
     return datetime.now(UTC).isoformat(timespec="seconds")
 

@@ -19,7 +19,15 @@ from rtb import __version__, environment, hydration
 from rtb.base_tree import BaseTree, base_repository
 from rtb.console import Progress
 from rtb.devices import lease
-from rtb.errors import BuildFailed, ExpectedError, InvalidFile, MachineError, StageBroken, StoredRunBroken
+from rtb.errors import (
+    BuildFailed,
+    ExpectedError,
+    InvalidFile,
+    MachineError,
+    StageBroken,
+    StoredRunBroken,
+    known_fault,
+)
 from rtb.git_objects import borrow_objects
 from rtb.prediction import Prediction
 from rtb.result import Attempt, ResumeKey, StageResult
@@ -93,17 +101,20 @@ def _with_retries(job: Job, shown: Progress) -> bool:
         number = len(tries) + 1
         try:
             return _evaluate(job, shown, tries)
-        except MachineError as error:
+        except (MachineError, OSError, MemoryError, RuntimeError) as error:
+            fault = known_fault(error)
+            if not isinstance(fault, MachineError):
+                raise
             if job.session.interrupted:
                 return False
             _keep_raw(job.folder, number)
             seconds = time.monotonic() - started
-            tries.append(_attempt(number, str(error), type(error).__name__, seconds))
-            final = number > job.retries or isinstance(error, BuildFailed)
+            tries.append(_attempt(number, str(fault), type(fault).__name__, seconds))
+            final = number > job.retries or isinstance(fault, BuildFailed)
             write_model(job.folder.attempts, AttemptLog(attempts=tuple(tries), final=final))
             if final:
                 return False
-            shown.note(f"{job.entry.instance_id}: {error}; try {number + 1} of {job.retries + 1}")
+            shown.note(f"{job.entry.instance_id}: {fault}; try {number + 1} of {job.retries + 1}")
             if job.stop.wait(min(2.0**number, 30.0)) and job.session.interrupted:
                 return False
 

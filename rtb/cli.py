@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from rtb import __version__
-from rtb.errors import ExpectedError, MachineError
+from rtb.errors import ExpectedError, MachineError, known_fault
 from rtb.leaderboard_command import leaderboard_app
 from rtb.mine_command import HELP, mining_verb
 from rtb.options import (
@@ -245,6 +245,19 @@ def validate(
         raise typer.Exit(EXIT_EXPECTED)
 
 
+def _last_resort(error: Exception) -> int:
+    """Say what nobody caught: a machine that has nothing left, or a fault of ours. The exit code."""
+    from rtb.console import say
+
+    fault = known_fault(error)
+    if fault is not None:
+        say(f"rtb: {type(fault).__name__}: {fault}")
+        return EXIT_INCOMPLETE if isinstance(fault, MachineError) else EXIT_EXPECTED
+    say("rtb: a fault of rtb itself; please report it with the lines below")
+    say(traceback.format_exc())
+    return EXIT_OURS
+
+
 def main() -> None:
     """Run the command line and leave with the exit code of DESIGN section 5."""
     from rtb.console import say
@@ -267,10 +280,8 @@ def main() -> None:
         # The reader of our output has left (`| head`): nothing is wrong.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_DONE
-    except Exception:  # noqa: BLE001 - the last resort: a fault of ours, said as such, never a bare traceback
-        say("rtb: a fault of rtb itself; please report it with the lines below")
-        say(traceback.format_exc())
-        code = EXIT_OURS
+    except Exception as error:  # noqa: BLE001 - the last resort: a fault of ours, said as such, no bare traceback
+        code = _last_resort(error)
     sys.exit(code if isinstance(code, int) else EXIT_DONE)
 
 

@@ -6,6 +6,12 @@ machine (recorded as status `error`, exit code 4, never a failed model). A bad p
 
 from __future__ import annotations
 
+import errno
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_EXHAUSTED = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE, errno.ENOLCK)
+_FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
+
 
 class RtbError(Exception):
     """Base of everything rtb raises on purpose. The message says what happened, where, and what to do next."""
@@ -53,3 +59,31 @@ class GitFailed(MachineError):
 
 class StoredRunBroken(ExpectedError):
     """A stored run cannot be graded: a file is missing, cut or does not match its digest."""
+
+
+def known_fault(error: BaseException) -> RtbError | None:
+    """What an error of the interpreter says about the machine, or None when it says nothing (a fault of ours, then).
+
+    A full disk, no memory, no process, no file descriptor left: MachineError. A place that may not be written:
+    ExpectedError.
+    """
+    if isinstance(error, RtbError):
+        return error
+    if isinstance(error, MemoryError):
+        return MachineError("this machine has no memory left: free some and run the same command again")
+    if isinstance(error, RuntimeError):
+        if "can't start new thread" not in str(error):
+            return None
+        return MachineError(
+            "this machine lets no further thread be started (limit of processes): raise it, run again"
+        )
+    if not isinstance(error, OSError):
+        return None
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno in NO_SPACE:
+        return OutOfSpace(f"the disk is full{where}: free some space and run the same command again")
+    if error.errno in _EXHAUSTED:
+        return MachineError(f"this machine has no more to give: {error.strerror}{where}; run the same command again")
+    if error.errno in _FORBIDDEN:
+        return ExpectedError(f"{error.strerror}{where}: choose another folder or mend its permissions")
+    return None

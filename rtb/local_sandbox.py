@@ -116,7 +116,7 @@ class LocalSandbox:
             "read_only": self._shared if self._spaces.mounts else [],
             "rlimits": rlimits,
         }
-        started = time.monotonic()
+        started, kills = time.monotonic(), _memory_kills()
         status_read, status_write = os.pipe()
         with OutputFile(output, self._limits.output_bytes) as kept:
             try:
@@ -154,11 +154,13 @@ class LocalSandbox:
             seconds = time.monotonic() - started
         self._check_there()
         if status == b"" and process.returncode not in (-signal.SIGKILL, 128 + signal.SIGKILL):
-            raise MachineError(
-                f"{process.args!r} could not start: {output.read_bytes()[-500:].decode(errors='replace')}"
-            )
+            said = output.read_bytes()[-2000:].decode(errors="replace").strip().splitlines() or ["it said nothing"]
+            raise MachineError(f"{argv[0]} could not be started in {self.name}: {said[-1]}")
         # No word from our first process means that it was killed, which only the command or the kernel can have done.
         code = None if status is None else int(status or -signal.SIGKILL)
+        if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and _memory_kills() > kills:
+            # No limit of this sandbox did that: it has none. The machine's memory was used up, by whomever.
+            raise MachineError(f"the kernel killed a command in {self.name}: this machine has no memory left")
         return ExecResult(code, status is None, kept.written, kept.truncated, seconds)
 
     def write(self, root: str, change: Change) -> None:
@@ -278,6 +280,15 @@ def _pump(
                     if not data:
                         waiting.unregister(process.stdout)
     return ended
+
+
+def _memory_kills() -> int:
+    """How many processes the kernel has killed for want of memory since it started."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
 
 
 def _feed(pipe: object, left: memoryview) -> memoryview:

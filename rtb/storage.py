@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import tempfile
@@ -12,10 +11,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from rtb.errors import ExpectedError, OutOfSpace
+from rtb.errors import NO_SPACE, ExpectedError, OutOfSpace
 from rtb.task import canonical_json
-
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_atomic(path: Path, data: bytes) -> None:
