@@ -179,7 +179,11 @@ def _trajectories(
     if homes or metadata is None or not metadata.example:
         for name in sorted(predictions):
             if name not in homes:
-                found.fault(f"trajectories/{name}", "trajectory", "missing: how was this patch made?")
+                found.fault(
+                    f"trajectories/{name}",
+                    "trajectory",
+                    "missing: how was this patch made? (rtb submit --trajectories DIR)",
+                )
     for name, path in sorted(homes.items()):
         if name not in predictions:
             found.fault(f"trajectories/{name}", "trajectory", "of a task without a prediction")

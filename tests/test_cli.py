@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VERBS = (
     "doctor", "build-env", "evaluate", "report", "compare", "validate", "mine", "solve", "replay", "audit", "export",
     "tasks list", "tasks show", "tasks check", "tasks schema", "tasks hydrate", "tasks review", "tasks export",
-    "tasks import", "predictions check",
+    "tasks import", "predictions check", "submit", "leaderboard check", "leaderboard build", "leaderboard serve",
 )  # fmt: skip
 
 

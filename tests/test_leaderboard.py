@@ -49,7 +49,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
     )
     seal(hostile)
-    broken = copy_of("base", home / "broken")
+    broken = copy_of("example", home / "broken")
     edit(broken.report, lambda document: document["outcomes"].update(resolved=11))
     return home
 
@@ -200,4 +200,5 @@ def test_the_command_line_leaves_out_what_does_not_hold(board: Path, tmp_path: P
     assert "broken/report.json: digest: changed after it was sealed" in done.stderr
     states = {Path(item["folder"]).name: item["accepted"] for item in json.loads(done.stdout)["submissions"]}
     assert states == {"a-control": True, "broken": False, "one": True, "two": True, "three": True}
-    assert not list((tmp_path / "s" / "models").glob("*base*"))
+    shown = {row["Model"] for row in json.loads((tmp_path / "s" / "data" / "ranking.json").read_text())}
+    assert len(shown) == 4 and "Example: example" not in shown
