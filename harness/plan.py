@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from harness.audit import audit
@@ -9,24 +10,32 @@ from harness.controls import NO_PATCH
 from harness.patch_result import PatchResult
 from harness.patching import apply_patch
 from harness.trusted_tree import trusted_tree
+from harness.twin import plan_twin
 from rtb import hydration
-from rtb.git_objects import GitObjects
+from rtb.git_objects import GitObjects, TreeEntry
 from rtb.result import AuditFinding, PatchFactsApplied
+from rtb.run import TwinPlan
 from rtb.sandbox import Change
 from rtb.suite import TaskEntry
+from rtb.task import Task
+
+_FILES = (0o100644, 0o100755)
 
 
 @dataclass(frozen=True)
 class PatchPlan:
     """`change` turns the base tree into the model's tree with the trusted tests over it; None: nothing to run.
 
-    `trusted` names every path of that tree that the model's patch did not write.
+    `trusted` names every path of that tree that the model's patch did not write. `twin_change` makes the tree with
+    the targets made wrong (None: nothing could be), and `twin` says what that is.
     """
 
     facts: PatchFactsApplied
     audit: tuple[AuditFinding, ...]
     change: Change | None
     trusted: frozenset[str]
+    twin: TwinPlan | None = None
+    twin_change: Change | None = None
 
 
 def patch_plan(
@@ -57,12 +66,31 @@ def patch_plan(
     written = {item.path for item in result.touched}
     # A path that was put back from the trusted side is the base's or the test patch's again.
     untrusted = written - set(laid.restored) - set(task.patches.test.paths)
+    twin, twin_change = _twin(task, objects, base_tree, laid.tree, written)
     return PatchPlan(
         facts=_facts(result, patch, laid.flags),
         audit=_audit(entry, objects, base_tree, result),
         change=laid.change,
         trusted=frozenset(set(objects.listing(laid.tree)) - untrusted),
+        twin=twin,
+        twin_change=twin_change,
     )
+
+
+def _twin(
+    task: Task, objects: GitObjects, base_tree: str, tree: str, written: Collection[str]
+) -> tuple[TwinPlan, Change | None]:
+    """The sabotage twin of a laid tree."""
+    listing = objects.listing(tree)
+    wanted = {*(target.path for target in task.targets), *(path for path in written if path.endswith(".py"))}
+    there = sorted(path for path in wanted if path in listing and listing[path].mode in _FILES)
+    contents = objects.blobs(listing[path].id for path in there)
+    plan, files = plan_twin(task, {path: contents[listing[path].id] for path in there}, written)
+    if not files:
+        return plan, None
+    names = objects.store(list(files.values()))
+    entries = {path: TreeEntry(listing[path].mode, name) for path, name in zip(files, names, strict=True)}
+    return plan, objects.change(base_tree, objects.with_entries(tree, entries))
 
 
 def _facts(result: PatchResult, patch: bytes, flags: tuple[str, ...]) -> PatchFactsApplied:

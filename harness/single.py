@@ -13,7 +13,7 @@ from pathlib import Path
 from harness import model_stages
 from harness.opened_sides import Place
 from harness.plan import PatchPlan, patch_plan
-from harness.stages.unit import run_unit
+from harness.proven_unit import run_proven
 from harness.verdict import grade_stages
 from rtb import __version__, environment, hydration
 from rtb.base_tree import BaseTree, base_repository
@@ -41,14 +41,9 @@ from rtb.task import StageName
 StageRunner = Callable[[TaskRecord, PatchPlan, Place, Sandbox, Path], StageResult]
 
 
-def _unit(record: TaskRecord, plan: PatchPlan, _place: Place, sandbox: Sandbox, raw: Path) -> StageResult:
-    assert record.tests is not None
-    return run_unit(record.task, record.tests, sandbox, raw, trusted=plan.trusted)
-
-
 # A stage that the harness learns is one more line here and one more in verdict.GRADERS.
 STAGE_RUNNERS: Mapping[StageName, StageRunner] = {
-    "unit": _unit,
+    "unit": run_proven,
     "accuracy": lambda record, _, place, sandbox, raw: model_stages.accuracy(record, place, sandbox, raw),
     "latency": lambda record, _, place, sandbox, raw: model_stages.latency(record, place, sandbox, raw),
 }
@@ -162,6 +157,7 @@ def _evaluate(job: Job, shown: Progress, tries: list[Attempt]) -> bool:
         patch=plan.facts,
         audit=plan.audit,
         key=key,
+        twin=plan.twin,
         stages=tuple(stage for stage in job.record.stages if stage in entry.task.stages),
         cost_usd=prediction.cost_usd,
         tokens=prediction.tokens,

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from harness.model_stages import grade_stored_accuracy, grade_stored_latency
-from harness.stages.unit import grade_unit
+from harness.proven_unit import grade_proven
 from rtb.result import Outcome, StageResult, Verdict
-from rtb.run import Run, RunRecord, StageTimes, TaskRecord, broken
+from rtb.run import Run, RunRecord, StageTimes, TaskRecord
 from rtb.suite import read_model
 from rtb.task import StageName
 
@@ -21,15 +21,9 @@ CHUNK = 50
 Grader = Callable[[TaskRecord, Path], StageResult]
 
 
-def _unit(record: TaskRecord, raw: Path) -> StageResult:
-    if record.tests is None:
-        raise broken(raw.parent, "its record holds no test ids")
-    return grade_unit(record.task, record.tests, raw)
-
-
 # A stage that the harness learns is one more line here and one more in evaluate.STAGES.
 GRADERS: Mapping[StageName, Grader] = {
-    "unit": _unit,
+    "unit": grade_proven,
     "accuracy": grade_stored_accuracy,
     "latency": grade_stored_latency,
 }

@@ -64,6 +64,18 @@ class CoverageFacts(Frozen):
     phases: dict[str, int] = Field(default={}, description="launches in each phase of the run")
 
 
+class TwinFacts(Frozen):
+    """The tests once more, on the model's own tree with its targets made wrong on purpose. Sound tests fail there.
+
+    `noticed`: an expected test did not pass. `unnoticed`: all that ran passed, so the pass of the real tree does not
+    come from the targets. `impossible`: the targets allow no such change, and nothing is known.
+    """
+
+    state: Literal["noticed", "unnoticed", "impossible"]
+    reason: str
+    sabotaged: tuple[str, ...] = Field(default=(), description="what was made wrong, as path::name")
+
+
 class FilterFacts(Frozen):
     """One filter of the accuracy stage over the questions that both sides answered. Points are of percent."""
 
@@ -136,6 +148,7 @@ class StageResult(Frozen):
     accuracy: AccuracyFacts | None = None
     latency: LatencyFacts | None = None
     coverage: CoverageFacts | None = None
+    twin: TwinFacts | None = Field(default=None, description="unit stage: what became of the sabotage twin")
 
 
 class PatchFactsApplied(Frozen):

@@ -67,6 +67,13 @@ class RunRecord(Frozen):
         return tuple(self.categories)
 
 
+class TwinPlan(Frozen):
+    """What of a prediction was made wrong for its sabotage twin, as path::name, and what could not be, and why."""
+
+    sabotaged: tuple[str, ...]
+    impossible: dict[str, str] = {}
+
+
 class TaskRecord(Frozen):
     """record.json of one task: all that a grade needs beside the raw files of its stages. Written before the stages.
 
@@ -80,6 +87,7 @@ class TaskRecord(Frozen):
     patch: PatchFactsApplied
     audit: tuple[AuditFinding, ...] = ()
     key: ResumeKey
+    twin: TwinPlan | None = Field(default=None, description="null: the unit stage was run without a twin")
     stages: tuple[StageName, ...] = Field(description="the stages that were asked for and that the task has")
     cost_usd: float | None = None
     tokens: int | None = None

@@ -15,6 +15,8 @@ OUTPUT_NAMES: Final = re.compile(
 
 _FRAME: Final = """\
 def _rtb_{kind}(*values, in_place=False):
+    import numbers
+
     def spoil(value):
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return type(value)(*(spoil(item) for item in value))
@@ -22,7 +24,7 @@ def _rtb_{kind}(*values, in_place=False):
             return type(value)(spoil(item) for item in value)
         if isinstance(value, dict):
             return {{name: spoil(item) for name, item in value.items()}}
-        if type(value) in (int, float):
+        if isinstance(value, numbers.Number):
             return {number}
         if not hasattr(value, "is_floating_point"):
             return value
@@ -39,7 +41,7 @@ def _rtb_{kind}(*values, in_place=False):
 
 """
 # A host function may give plain numbers; only a scaled one is surely wrong.
-_NUMBERS: Final = {"scale": "value * 2 + 3"}
+_NUMBERS: Final = {"scale": "(not value) if isinstance(value, bool) else value * 2 + 3"}
 _BODIES: Final = {
     "scale": "        wrong = ~wrong if str(wrong.dtype) == 'torch.bool' else (wrong * 2 + 3).to(value.dtype)",
     "drop_rows": "        if wrong.dim():\n            wrong[::2] = 0\n        else:\n            wrong.zero_()",

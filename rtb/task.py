@@ -227,6 +227,10 @@ class TestIds(Frozen):
     quarantined: dict[str, str] = {}
     gold_runs: int = Field(ge=0, description="how many gold runs the lists come from")
     base_runs: int = Field(ge=0)
+    twin: Literal["noticed", "unnoticed"] | None = Field(
+        default=None,
+        description="whether these tests fail on gold with its targets made wrong; only then may a twin decide",
+    )
     provenance: str = ""
 
     @model_validator(mode="after")

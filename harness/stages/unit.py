@@ -61,11 +61,19 @@ def run_unit(
     return grade_unit(task, tests, raw)
 
 
-def execute_unit(task: Task, sandbox: Sandbox, raw: Path, *, trusted: Collection[str] | None = None) -> None:
+def execute_unit(
+    task: Task,
+    sandbox: Sandbox,
+    raw: Path,
+    *,
+    trusted: Collection[str] | None = None,
+    stop_at_failure: bool = False,
+) -> None:
     """Run the task's tests and leave console.log, records.jsonl, junit.xml and exec.json in `raw`.
 
     The tree must already hold the trusted tests and configuration. `trusted` names every path of the tree that does
     not come from the model's patch; with it, a conftest file, plugin or configuration from elsewhere is found out.
+    `stop_at_failure` ends the session at the first test that does not pass.
     Raises what the sandbox raises when the machine fails, and OutOfSpace when the host's disk is full.
     """
     unit = unit_of(task)
@@ -77,7 +85,7 @@ def execute_unit(task: Task, sandbox: Sandbox, raw: Path, *, trusted: Collection
     worker = {f"{place.name}/{name}": Entry((_WORKER / name).read_bytes()) for name in _WORKER_FILES}
     sandbox.write(sandbox.scratch, Change(write=worker))
     before = _sources(sandbox, unit)
-    argv, plan = command(task, place, sandbox.tree)
+    argv, plan = command(task, place, sandbox.tree, stop_at_failure)
     result = sandbox.execute(
         argv,
         output=folder.console,
@@ -140,7 +148,7 @@ def unit_of(task: Task) -> UnitStage:
     return task.unit
 
 
-def command(task: Task, place: Place, tree: str) -> tuple[list[str], bytes]:
+def command(task: Task, place: Place, tree: str, stop_at_failure: bool = False) -> tuple[list[str], bytes]:
     """The argv of the run and the plan for its standard input. Raises ExpectedError for a command we cannot run."""
     words = shlex.split(unit_of(task).command)
     arguments = words[3:]
@@ -165,6 +173,7 @@ def command(task: Task, place: Place, tree: str) -> tuple[list[str], bytes]:
         "plugins": list(task.environment.plugins),
         "records": place.records,
         "own": sorted(own_packages(task)),
+        "stop": stop_at_failure,
     }
     # -S and -s: nothing of the tree may run before our runner (see runner.start_site). The pycs: a compiled file
     # that says "do not check me" is checked against its source all the same.

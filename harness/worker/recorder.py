@@ -68,11 +68,13 @@ class Recorder:
         tree: str,
         runtestprotocol: Callable[..., Any],
         before_conftests: Callable[[], None],
+        stop_at_failure: bool,
     ) -> None:
         self._emit = emit
         self._tree = tree
         self._runtestprotocol = runtestprotocol
         self._before_conftests = before_conftests
+        self._stop_at_failure = stop_at_failure
         self._begun = 0
         self._current: dict[str, Any] | None = None
         self._foreign: list[str] = []
@@ -168,6 +170,8 @@ class Recorder:
         seen["phases"] = [report_phase(report) for report in reports]
         seen["seconds"] = round(time.monotonic() - started, 6)
         self._emit("test", seen)
+        if self._stop_at_failure and any(phase["outcome"] == "failed" for phase in seen["phases"]):
+            item.session.shouldstop = "one test has failed"
         return True
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
