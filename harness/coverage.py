@@ -14,7 +14,7 @@ MAX_KERNELS = 200  # kept in a result; a server of a large framework launches a 
 
 @dataclass(frozen=True)
 class Launches:
-    """One line of a trace. `how`: launch, hook, inside (see harness/worker/launches.py)."""
+    """One line of a trace. `how`: launch, hook, inside, unhooked (see harness/worker/launches.py)."""
 
     how: str
     phase: str
@@ -57,6 +57,10 @@ def decide_coverage(
     counts = {f"{target.path}::{target.name}": _count(target, proof) for target in kernels}
     where = f" while it handled {phase}" if phase else ""
     missing = [name for name, count in counts.items() if count == 0]
+    unhooked = next((item for item in trace if item.how == "unhooked"), None)
+    if unhooked is not None and len(missing) == len(counts):
+        reason = f"launches could not be traced with this Triton ({unhooked.kernel}: {unhooked.file})"
+        return CoverageFacts(state="untraced", reason=reason, launches=totals, phases=phases)
     if len(missing) == len(counts):
         reason = f"uncovered: the stage never launched {', '.join(missing)}{where}"
         if not totals:

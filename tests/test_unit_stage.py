@@ -371,7 +371,7 @@ def lie(cls, item, call):
     return report
 r.TestReport.from_item_and_call = classmethod(lie)
 """,
-        "its function raised AssertionError",
+        "TestReport.from_item_and_call was replaced by code of lib.py",
     ),
     "bodies not called": (
         "import _pytest.python as p; p.Function.runtest = lambda self: None",
@@ -430,6 +430,14 @@ m.Session.testsfailed = property(lambda self: 0, lambda self, value: None)
     "comparison replaced": (
         "import math\nmath.isclose = lambda *a, **k: True",
         "math.isclose was replaced by code of lib.py",
+    ),
+    "comparison replaced by a built-in function": (
+        "import math, operator\nmath.isclose = operator.truth",
+        "math.isclose was replaced by code of (builtin_function_or_method truth)",
+    ),
+    "comparison replaced by a mock": (
+        "import math\nfrom unittest.mock import MagicMock\nmath.isclose = MagicMock(return_value=True)",
+        "math.isclose was replaced by code of (MagicMock",
     ),
     "records blown up": (
         "import os, glob, sys\nrunner = os.path.abspath(sys.modules['__main__'].__file__)\n"

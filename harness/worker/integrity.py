@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from types import ModuleType
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
 from typing import Any
 
 # What tests lean on to decide. A function here whose code comes from the tree was put there by the code under test.
@@ -17,7 +18,10 @@ LEANED_ON = (
     ("torch.testing", "assert_close assert_allclose"),
     ("torch.testing._comparison", "assert_close assert_equal not_close_error_metas are_tensors_close"),
     ("torch.Tensor", "allclose equal eq __eq__ isclose all any item max abs sub __sub__"),
-    ("torch.cuda", "synchronize"),
+    ("torch.cuda", "synchronize Event Stream stream current_stream"),
+    ("time", "time perf_counter monotonic perf_counter_ns monotonic_ns time_ns sleep"),
+    ("random", "seed random randint"),
+    ("numpy.random", "seed"),
     ("numpy", "allclose isclose array_equal all any"),
     ("numpy.testing", "assert_allclose assert_array_equal assert_equal assert_almost_equal"),
     ("unittest.TestCase", "assertEqual assertTrue assertFalse assertRaises fail run __call__ _callTestMethod"),
@@ -33,6 +37,18 @@ LEANED_ON = (
     ("_pytest.assertion.rewrite", "AssertionRewritingHook.find_spec"),
     ("pluggy", "PluginManager.register HookCaller.__call__"),
 )
+
+# Modules that decide as a whole: any function in them or in their classes is looked at.
+DECIDING = (
+    *("math", "unittest.case", "unittest.mock", "torch.testing", "torch.testing._comparison", "numpy.testing"),
+    *("numpy.testing._private.utils", "_pytest._code.code", "_pytest.assertion", "_pytest.assertion.rewrite"),
+    *("_pytest.assertion.util", "_pytest.capture", "_pytest.config", "_pytest.fixtures", "_pytest.junitxml"),
+    *("_pytest.main", "_pytest.mark", "_pytest.mark.structures", "_pytest.nodes", "_pytest.outcomes"),
+    *("_pytest.python", "_pytest.python_api", "_pytest.raises", "_pytest.reports", "_pytest.runner"),
+    *("_pytest.skipping", "_pytest.terminal", "_pytest.unittest"),
+    *("pluggy._callers", "pluggy._hooks", "pluggy._manager", "pluggy._result"),
+)
+LIBRARIES = ("torch", "numpy")  # loaded later, by the code under test: remembered at the end of their own import
 
 
 def attribute(module_name: str, dotted: str) -> Any:
@@ -60,15 +76,107 @@ def code_file(thing: Any) -> str:
     return str(getattr(code, "co_filename", ""))
 
 
-def replaced(tree: str) -> list[list[str]]:
-    """Name and file of everything in LEANED_ON whose code comes from the tree (or from text run by exec)."""
-    found = []
+class Originals:
+    """What LEANED_ON names were when nothing of the tree had run: built-ins, and objects without Python code, can be
+    told from what stands in for them by nothing else."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+        self._made: dict[str, Any] = {}  # functions that a library itself makes from text, such as dataclasses' own
+        self._seen: set[str] = set()  # modules of DECIDING that were looked at before any code of the tree ran
+        self.remember("")
+        sys.meta_path.insert(0, _AfterImport(self))
+
+    def remember(self, library: str) -> None:
+        """Take what is loaded of a library ("": of everything)."""
+        for module_name, names in LEANED_ON:
+            if library and module_name.partition(".")[0] != library:
+                continue
+            for name in names.split():
+                found = attribute(module_name, name)
+                if found is not None:
+                    self._known.setdefault(module_name + "." + name, found)
+        for module_name in DECIDING:
+            if module_name in sys.modules and (not library or module_name.partition(".")[0] == library):
+                self._seen.add(module_name)
+                for name, function in _functions(sys.modules.get(module_name)):
+                    if function.__code__.co_filename.startswith("<"):
+                        self._made.setdefault(module_name + "." + name, function.__code__)
+
+    def is_foreign(self, module_name: str, name: str, function: FunctionType, tree: str) -> bool:
+        """True for a function that the code under test has put into a deciding module."""
+        file = function.__code__.co_filename
+        if file.startswith("<"):
+            made = self._made.get(module_name + "." + name)
+            return module_name in self._seen and made is not function.__code__
+        return file.startswith(tree + os.sep)
+
+    def stands_in(self, name: str, now: Any) -> str:
+        """What stands in for an original, in words, where its code does not say; else an empty string."""
+        known = self._known.get(name)
+        if known is None or now is known or (type(now) is type(known) and now == known):
+            return ""
+        mocked = type(now).__module__.startswith("unittest.mock")
+        if code_file(now) and not mocked:
+            return ""
+        return "(%s %s)" % (type(now).__name__, str(getattr(now, "__name__", ""))[:80])
+
+
+class _AfterImport:
+    """A finder that lets a library be loaded by whoever finds it, and then remembers its originals."""
+
+    def __init__(self, originals: Originals) -> None:
+        self._originals = originals
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The spec of one of LIBRARIES, its loader wrapped; None for all other names."""
+        if name not in LIBRARIES:
+            return None
+        specs = (finder.find_spec(name, path, target) for finder in list(sys.meta_path) if finder is not self)
+        spec: Any = next((spec for spec in specs if spec is not None), None)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            load(module)
+            self._originals.remember(name)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def replaced(tree: str, originals: Originals) -> list[list[str]]:
+    """Name and file of everything in LEANED_ON and DECIDING that the code under test has put there: its code comes
+    from the tree or from text run by exec, or it has none and is not the original."""
+    found = {}
     for module_name, names in LEANED_ON:
         for name in names.split():
-            file = code_file(attribute(module_name, name))
+            now = attribute(module_name, name)
+            file = code_file(now)
             if file.startswith(tree + os.sep) or file in ("<string>", "<stdin>"):
-                found.append([module_name + "." + name, relative(file, tree)])
-    return found
+                found[module_name + "." + name] = relative(file, tree)
+            elif stand_in := originals.stands_in(module_name + "." + name, now):
+                found[module_name + "." + name] = stand_in
+    for module_name in DECIDING:
+        for name, function in _functions(sys.modules.get(module_name)):
+            if originals.is_foreign(module_name, name, function, tree):
+                found.setdefault(module_name + "." + name, relative(function.__code__.co_filename, tree))
+    return [[name, file] for name, file in found.items()]
+
+
+def _functions(module: Any) -> Iterator[tuple[str, FunctionType]]:
+    """Every Python function of a module and of the classes written in it."""
+    if module is None:
+        return
+    for name, value in list(vars(module).items()):
+        if type(value) is FunctionType:
+            yield name, value
+        elif isinstance(value, type) and value.__module__ == module.__name__:
+            for inner, member in list(vars(value).items()):
+                function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+                if type(function) is FunctionType:
+                    yield name + "." + inner, function
 
 
 def relative(path: str, tree: str) -> str:

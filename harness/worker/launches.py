@@ -25,7 +25,8 @@ Key = Tuple[str, str, str, str]  # how, phase, kernel, file
 class Tracer:
     """Counts by (how, phase, kernel, file).
 
-    `how`: launch (seen by our wrapper), hook (by Triton's), inside (a device function of a launched kernel).
+    `how`: launch (seen by our wrapper), hook (by Triton's), inside (a device function of a launched kernel),
+    unhooked (no launch: a module of Triton that we do not know how to watch).
     """
 
     def __init__(self, folder: str) -> None:
@@ -132,15 +133,22 @@ def wrap_jit(tracer: Tracer, module: Any) -> None:
 
 
 def wrap_interpreter(tracer: Tracer, module: Any) -> None:
-    """triton.runtime.interpreter: launches go through run."""
-    original = module.InterpretedFunction.run
+    """triton.runtime.interpreter: in every version a launch is a call of a GridExecutor, however it was made."""
+    original = module.GridExecutor.__call__
+    written: Dict[int, Any] = {}  # by id of the function the interpreter made of a kernel: the kernel as written
 
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def kernel_of(made: Any) -> Any:
+        if id(made) not in written:
+            pairs = getattr(module.InterpretedFunction, "rewritten_fn", {}).items()
+            written[id(made)] = next((plain for plain, other in pairs if other is made), made)
+        return written[id(made)]
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not kwargs.get("warmup"):
-            tracer.launched(self)
+            tracer.launched(kernel_of(self.fn))
         return original(self, *args, **kwargs)
 
-    module.InterpretedFunction.run = run
+    module.GridExecutor.__call__ = call
 
 
 def hook(tracer: Tracer) -> Callable[[Any], None]:
@@ -194,7 +202,10 @@ class Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module: Any) -> None:
             load(module)
-            WRAPPERS[name](self.tracer, module)
+            try:
+                WRAPPERS[name](self.tracer, module)
+            except AttributeError as error:  # another Triton: its launches are not seen, and that is said
+                self.tracer.count("unhooked", name, str(error))
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

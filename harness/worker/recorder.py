@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from .channel import Emit
-from .integrity import ModuleWatch, plugin_list, relative, replaced
+from .integrity import ModuleWatch, Originals, plugin_list, relative, replaced
 from .watch import test_codes, watch_item
 
 TAIL_CHARACTERS = 4000
@@ -81,6 +81,7 @@ class Recorder:
         self._codes: dict[int, list[CodeType]] = {}
         self._modules: dict[int, ModuleWatch] = {}
         self._replaced: set[str] = set()
+        self._originals = Originals()
 
     def finish(self, exit_status: int) -> None:
         """The last record: pytest ended by itself."""
@@ -88,7 +89,7 @@ class Recorder:
 
     def _look_for_replacements(self, where: str, item: Any = None) -> None:
         module = self._modules.get(id(getattr(item, "module", None)))
-        for name, file in replaced(self._tree) + (module.changes() if module else []):
+        for name, file in replaced(self._tree, self._originals) + (module.changes() if module else []):
             if name not in self._replaced:
                 self._replaced.add(name)
                 self._emit("replaced", {"name": name, "file": file, "where": where})
@@ -96,6 +97,7 @@ class Recorder:
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_load_initial_conftests(self) -> Iterator[None]:
         """Let the tree in, and say when a conftest file cannot be imported."""
+        self._originals.remember("")  # pytest has loaded all of its own by now, and nothing of the tree
         self._before_conftests()
         outcome: Any = yield
         if outcome.excinfo is not None:
