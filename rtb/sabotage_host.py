@@ -25,7 +25,11 @@ def _rtb_{kind}(*values, in_place=False):
         if isinstance(value, dict):
             return {{name: spoil(item) for name, item in value.items()}}
         if isinstance(value, numbers.Number):
-            return {number}
+            number = {number}
+            try:
+                return type(value)(number)  # a subclass stays one: it may say that it equals anything
+            except (TypeError, ValueError):
+                return number
         if not hasattr(value, "is_floating_point"):
             return value
         wrong = value.clone()

@@ -58,6 +58,8 @@ def attribute(module_name: str, dotted: str) -> Any:
         head, _, rest = module_name.rpartition(".")  # a class of a module
         found = getattr(sys.modules.get(head), rest, None)
     for part in dotted.split("."):
+        if found is None:  # not loaded, and None has methods of its own
+            return None
         found = getattr(found, part, None)
     return found
 
