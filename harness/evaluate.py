@@ -236,7 +236,10 @@ def _run(
     _drop_stale(run, entries, names)
     stop = threading.Event()
     guard = _FaultGuard(stop)
-    with progress(len(chosen), plain=request.plain, quiet=request.quiet) as shown, environment.session() as session:
+    with (
+        progress(len(chosen), plain=request.plain, quiet=request.quiet) as shown,
+        environment.session(hidden=(request.out,)) as session,  # other runs hold patches, gold's among them
+    ):
 
         def jobs() -> Iterator[Job]:
             for entry in chosen:

@@ -44,7 +44,8 @@ NOT_ISOLATED = {
 class Prepared:
     """An environment that is ready. `digest` names it whole; equal digests mean equal environments.
 
-    `image` is set for docker; `tree`, `venv` and `path` (the command's PATH) for local.
+    `image` is set for docker; `tree`, `venv`, `path` (the command's PATH) and `hidden` for local: folders of this
+    machine that hold gold patches, held-out tests or later commits, and that a command must not read.
     """
 
     kind: Kind
@@ -55,6 +56,7 @@ class Prepared:
     tree: Path | None = None
     venv: Path | None = None
     path: str = ""
+    hidden: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,20 @@ def prepare(entry: TaskEntry, kind: Kind, *, rebuild: bool = False, progress: Sa
     made = build_local(entry, recipe, rebuild=rebuild, progress=say)
     env = {"VIRTUAL_ENV": str(made.venv), **recipe.environment.env}
     name = f"local:{made.digest[:12]} (Python {made.python})"
-    return Prepared("local", made.digest, name, env, tree=made.tree, venv=made.venv, path=made.path)
+    return Prepared(
+        "local", made.digest, name, env, tree=made.tree, venv=made.venv, path=made.path, hidden=_answers(entry)
+    )
+
+
+# Folders of the cache that hold answers.
+_ANSWERS = ("bases", "devices", "gold-answers", "mined", "mirrors", "patches", "repositories", "series")
+
+
+def _answers(entry: TaskEntry) -> tuple[Path, ...]:
+    """Where the answers to a task lie on this machine: the suite, the history it may be kept in, our cache."""
+    histories = [parent / ".git" for parent in (entry.suite_path, *entry.suite_path.parents)]
+    caches = [cache_folder() / name for name in _ANSWERS]
+    return (entry.suite_path, *(folder for folder in histories if folder.is_dir()), *caches)
 
 
 def _prepare_image(entry: TaskEntry, recipe: Recipe, rebuild: bool, say: Say) -> Prepared:
@@ -116,9 +131,15 @@ def _prepare_image(entry: TaskEntry, recipe: Recipe, rebuild: bool, say: Say) ->
 
 @contextmanager
 def open_sandbox(
-    prepared: Prepared, *, limits: Limits | None = None, run: str = "", devices: Sequence[str] = ()
+    prepared: Prepared,
+    *,
+    limits: Limits | None = None,
+    run: str = "",
+    devices: Sequence[str] = (),
+    hidden: Sequence[Path] = (),
 ) -> Iterator[Sandbox]:
     """A fresh sandbox with the task's tree; all of it is gone at the end. `devices`: ids of the GPUs it may use.
+    `hidden`: more folders that a local command must not read.
 
     Raises what the sandbox raises.
     """
@@ -141,14 +162,22 @@ def open_sandbox(
     if devices:
         env = {name: os.environ[name] for name in GPU_VARIABLES if name in os.environ} | env
     shared = [folder for folder in (prepared.venv, prepared.tree) if folder]
-    with open_local_sandbox(prepared.tree, env=env, path=prepared.path, limits=limits, shared=shared) as processes:
+    with open_local_sandbox(
+        prepared.tree,
+        env=env,
+        path=prepared.path,
+        limits=limits,
+        shared=shared,
+        hidden=(*prepared.hidden, *hidden),
+    ) as processes:
         yield processes
 
 
 class Session:
     """The sandboxes that are open now, so that Ctrl-C can end them all. Made by `session`."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: Sequence[Path] = ()) -> None:
+        self._hidden = tuple(hidden)
         self._lock = threading.Lock()
         self._open: list[Sandbox] = []
         self._interrupted = False
@@ -158,7 +187,7 @@ class Session:
         self, prepared: Prepared, *, limits: Limits | None = None, run: str = "", devices: Sequence[str] = ()
     ) -> Iterator[Sandbox]:
         """Like `open_sandbox`. Raises Interrupted once `interrupt` was called."""
-        with open_sandbox(prepared, limits=limits, run=run, devices=devices) as sandbox:
+        with open_sandbox(prepared, limits=limits, run=run, devices=devices, hidden=self._hidden) as sandbox:
             with self._lock:
                 self._open.append(sandbox)
                 late = self._interrupted
@@ -185,11 +214,11 @@ class Session:
 
 
 @contextmanager
-def session() -> Iterator[Session]:
-    """For the length of a run. Removes what dead runs of ours have left, at the start."""
+def session(hidden: Sequence[Path] = ()) -> Iterator[Session]:
+    """For the length of a run. Removes what dead runs of ours have left, at the start. `hidden`: see open_sandbox."""
     with contextlib.suppress(EngineUnreachable):
         remove_leftovers()
-    made = Session()
+    made = Session(hidden)
     try:
         yield made
     finally:

@@ -6,7 +6,7 @@ Standard library only. Run by path with `python -I -S`, often as process 1 of it
 
 It writes the command's exit code (−N for death by signal N) to the file descriptor STATUS_FD, which the command does
 not inherit. When nobody reads there any more, rtb is gone and everything is killed. SIGTERM kills everything too.
-OPTIONS_JSON: {"cwd": PATH, "loopback": bool, "read_only": [PATH], "rlimits": {NAME: int}}.
+OPTIONS_JSON: {"cwd": PATH, "loopback": bool, "read_only": [PATH], "hidden": [PATH], "rlimits": {NAME: int}}.
 """
 
 import contextlib
@@ -24,6 +24,9 @@ import time
 from typing import Any, NoReturn
 
 PR_SET_CHILD_SUBREAPER = 36
+PR_CAPBSET_DROP = 24
+CAP_SYS_ADMIN = 21
+CAP_MKNOD = 27
 SIOCGIFFLAGS = 0x8913
 SIOCSIFFLAGS = 0x8914
 IFF_UP = 1
@@ -54,6 +57,19 @@ def make_read_only(path: str) -> None:
     place = os.fsencode(path)
     if mount(place, place, None, MS_BIND | MS_REC, None) == 0:
         mount(None, place, None, MS_REMOUNT | MS_BIND | MS_RDONLY, None)
+
+
+def hide(path: str) -> None:
+    """For this mount name space only: an empty folder over what a command must not read. Best effort."""
+    options = b"size=4k,mode=755"
+    ctypes.CDLL(None).mount(b"none", os.fsencode(path), b"tmpfs", MS_RDONLY, options)
+
+
+def give_up_mounting() -> None:
+    """Without this, a command that runs as root could take the hiding mounts away, or read the disk as a device."""
+    with contextlib.suppress(OSError, AttributeError):
+        for capability in (CAP_SYS_ADMIN, CAP_MKNOD):
+            ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 def descendants(root: int) -> list[int]:
@@ -137,6 +153,10 @@ def main() -> int:
         raise_loopback()
     for path in options["read_only"]:
         make_read_only(path)
+    for path in options["hidden"]:
+        hide(path)
+    if options["hidden"]:
+        give_up_mounting()
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     child = os.fork()
     if child == 0:

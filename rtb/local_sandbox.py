@@ -41,10 +41,12 @@ def open_local_sandbox(
     limits: Limits,
     parent: Path | None = None,
     shared: Sequence[Path] = (),
+    hidden: Sequence[Path] = (),
 ) -> Iterator[LocalSandbox]:
     """A sandbox with a copy of the folder `base` as its tree; all of it is deleted at the end.
 
-    `shared` folders, such as a virtual environment, are read-only for commands where the kernel lets us.
+    `shared` folders, such as a virtual environment, are read-only for commands where the kernel lets us;
+    `hidden` ones (those that are there and hold nothing a command needs) are empty for them, there too.
     `env` is added to a clean environment; `path` is its PATH; `$RTB_TREE` in a value of `env` stands for the tree.
     Raises OutOfSpace.
     """
@@ -57,7 +59,7 @@ def open_local_sandbox(
         copy_tree(base, home / "tree")
         clean = {"PATH": path, "HOME": f"{home}/home", "TMPDIR": f"{home}/tmp", MARKER: home.name, **FIXED_ENV}
         clean |= {name: value.replace("$RTB_TREE", f"{home}/tree") for name, value in env.items()}
-        yield LocalSandbox(home, clean, limits, shared)
+        yield LocalSandbox(home, clean, limits, shared, _can_hide(hidden, (home, *shared)))
     finally:
         if not name_spaces(limits.network).processes:
             _kill_marked(home.name)
@@ -73,8 +75,11 @@ def local_isolation(limits: Limits) -> Isolation:
 class LocalSandbox:
     """See rtb.sandbox.Sandbox."""
 
-    def __init__(self, home: Path, env: Mapping[str, str], limits: Limits, shared: Sequence[Path]) -> None:
+    def __init__(
+        self, home: Path, env: Mapping[str, str], limits: Limits, shared: Sequence[Path], hidden: Sequence[Path]
+    ) -> None:
         self._home = home
+        self._hidden = [str(folder) for folder in hidden]
         self._shared = [str(folder) for folder in shared]
         self._env = dict(env)
         self._limits = limits
@@ -114,6 +119,7 @@ class LocalSandbox:
             "cwd": cwd or self.tree,
             "loopback": self.isolation.network,
             "read_only": self._shared if self._spaces.mounts else [],
+            "hidden": self._hidden if self._spaces.mounts else [],
             "rlimits": rlimits,
         }
         started, kills = time.monotonic(), _memory_kills()
@@ -238,6 +244,13 @@ class LocalSandbox:
                     os.killpg(process.pid, signal.SIGKILL)
                 else:
                     process.terminate()
+
+
+def _can_hide(folders: Sequence[Path], needed: Sequence[Path]) -> list[Path]:
+    """Those folders that are there and hold nothing that the command needs."""
+    real = dict.fromkeys(folder.resolve() for folder in folders if folder.is_dir())
+    wanted = [*(place.resolve() for place in needed), Path(sys.prefix), Path(sys.base_prefix), Path(__file__)]
+    return [folder for folder in real if not any(place.is_relative_to(folder) for place in wanted)]
 
 
 def _init(status_fd: int, options: Mapping[str, object]) -> list[str]:
