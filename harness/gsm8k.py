@@ -189,7 +189,7 @@ def read_answers(path: Path) -> tuple[Answer, ...]:
 def read_problems(path: Path) -> tuple[Problem, ...]:
     """A JSONL file of {question, answer}, as GSM8K is published. Raises ExpectedError naming the line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: a question may hold U+2028
     except (OSError, UnicodeDecodeError) as error:
         raise ExpectedError(f"{path}: cannot be read ({error})") from error
     found: list[Problem] = []

@@ -468,7 +468,7 @@ def lie(self):
     return collect(self)
 Module.collect = lie
 """,
-        "its function is code of lib.py",
+        "Module.collect was replaced by code of lib.py",
     ),
     "test file rewritten": (
         "import pathlib\npathlib.Path('tests/test_it.py').write_text('def test_it(): pass\\n')",
