@@ -89,6 +89,15 @@ def body_parts(data: bytes, head: Head) -> Iterator[tuple[int, bytes]]:
         place = start + size + 2
 
 
+def _by_line(parts: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """A body that came without chunks is one part: its lines, so that each event has its own moment."""
+    for position, part in parts:
+        place = position + 1 - len(part)
+        for line in part.splitlines(keepends=True):  # bytes: at line feeds and carriage returns only
+            place += len(line)
+            yield place - 1, line
+
+
 def events(parts: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     """`data:` fields of server-sent events, each with the position of the last byte of the part that completed it."""
     held = b""
@@ -216,7 +225,8 @@ def _read_all(reads: Sequence[Read], reading: _Reading) -> int | None:
 
     if "event-stream" in head.headers.get("content-type", ""):
         try:
-            for position, payload in events(body_parts(data, head)):
+            parts = body_parts(data, head)
+            for position, payload in events(parts if head.chunked else _by_line(parts)):
                 reading.take(stamp(position), payload)
         finally:
             if not reading.done and reading.error is None and reading.finish is None:

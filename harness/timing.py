@@ -48,7 +48,9 @@ def timing(record: RequestRecord) -> Timing | None:
         return None
     assert record.completion_tokens is not None
     first, last = record.tokens[0], record.tokens[-1]
-    rest = record.completion_tokens - (first[1] if record.continuous else 1)
+    # Tokens of one read came together: with the first, or a server that sends all at once would look endlessly fast.
+    together = max(count for at, count in record.tokens if at == first[0])
+    rest = record.completion_tokens - (together if record.continuous or together > 1 else 1)
     spread = (last[0] - first[0]) / 1e9
     return Timing(first[0] / 1e9, spread / rest if rest > 0 else None, record.completion_tokens, last[0] / 1e9)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,7 +57,9 @@ class Prediction(Frozen):
     def cost_usd(self) -> float | None:
         """Cost the scaffold reported, or None: an unknown cost is not zero."""
         value = self.extra.get("cost_usd", self.extra.get("cost"))
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            return None
+        return float(value)
 
     @property
     def tokens(self) -> int | None:

@@ -195,3 +195,14 @@ def test_the_users_git_has_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_wrong_after_the_first_calls_is_wrong(tmp_path: Path) -> None:
     result = run(16, tmp_path, *(f"test_it[{n}]" for n in range(1, 7)))
     assert result.status == expected(16)["status"]
+
+
+def test_tokens_that_come_at_once_have_no_time_between_them() -> None:
+    events = [event("a", 1), event("b", 2), event("c", 3, "length")]
+    question = Question(index=0, body=completion_body("p", 3, model="m"), requested=3)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+    body = "".join(f"data: {text}\n\n" for text in [*events, "[DONE]"]).encode()
+    record = to_record(question, 0, [(5_000_000, head + body)], None, keep_text=True)
+    found = timing(record)
+    assert found is not None and found.ttft == pytest.approx(0.005)
+    assert found.tpot is None  # not 0: nothing was measured
