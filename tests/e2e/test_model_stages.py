@@ -58,7 +58,7 @@ def test_a_busy_loop_in_the_kernel_costs_time(tmp_path: Path) -> None:
     (entry,) = load_suite("demo", ROOT / "tasks").select([TASK])
     with environment.session() as session:
         place = place_of(entry, "local", session, run="busy", devices=(), device_class="cpu")
-        busy = controls.sabotaged(entry, base_repository(entry), "busy_loop", 512)
+        busy = controls.sabotaged(entry, base_repository(entry), "busy_loop", 256)
         with opener(place, busy.patch_bytes, "sabotage")() as sandbox:
             both = sides(place, sandbox)
             result = run_latency(entry.task, Sides(both.model, both.gold), tmp_path / "raw", schedule=QUICK)

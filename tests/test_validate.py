@@ -1,0 +1,87 @@
+"""`rtb validate` end to end: every control through every stage of a task that serves, with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.decisions import Schedule
+from harness.validate_suite import validate_tasks
+from harness.validation import Validation
+from rtb.baseline import read_baseline
+from rtb.suite import LoadedSuite
+from rtb.task import StageName
+from tests import pocketsuite, servingsuite
+
+# Three pairs and wide bounds: a busy loop is far outside of them, and no busy machine makes gold fail.
+WIDE = Schedule((3,), 0.005)
+Make = Callable[..., LoadedSuite]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes the serving suite, found by name."""
+    wanted = {
+        "RTB_TASKS": str(tmp_path / "tasks"),
+        "RTB_CACHE": str(tmp_path / "cache"),
+        "RTB_DOCKERFILES": str(pocketsuite.dockerfiles(tmp_path)),
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    yield lambda **how: servingsuite.make(tmp_path, **how)
+    for name, value in before.items():
+        del os.environ[name]
+        if value is not None:
+            os.environ[name] = value
+
+
+def validate(suite: LoadedSuite, out: Path, *stages: StageName, runs: int = 1) -> tuple[Validation, list[str]]:
+    said: list[str] = []
+    (found,) = validate_tasks(
+        suite.entries, sandbox="local", out=out, say=said.append, stages=stages, runs=runs, schedule=WIDE
+    )
+    return found, said
+
+
+@pytest.mark.slow
+def test_a_sound_task_gets_its_ids_and_its_baseline(make: Make, tmp_path: Path) -> None:
+    suite = make()
+    (entry,) = suite.entries
+    found, said = validate(suite, tmp_path / "out", "unit", "accuracy", "latency", runs=3)
+    assert found.refused == ()
+    assert said[-1] == f"{servingsuite.NAME}: sound"
+    counts = Counter((run.stage, run.control) for run in found.controls)
+    assert counts["unit", "gold"] == counts["unit", "base"] == counts["unit", "scale"] == 3
+    statuses = {(run.stage, run.control): run.status for run in found.controls}
+    assert statuses["accuracy", "gold"] == "passed" and statuses["accuracy", "scale"] == "failed"
+    assert statuses["latency", "busy_loop"] == "failed" and statuses["latency", "gold"] != "failed"
+    tests = json.loads(entry.folder.tests_json.read_text())
+    assert tests["fail_to_pass"] == [f"tests/test_double.py::test_doubles[{x}]" for x in (1, 3)]
+    assert tests["pass_to_pass"] == ["tests/test_double.py::test_zero"] and tests["gold_runs"] == 3
+    baseline = read_baseline(entry, "cpu")
+    assert baseline == found.baseline
+    assert baseline.flip_rate == 0.0
+    assert set(baseline.gold_over_gold) == set(baseline.deviation) == set(baseline.gold_over_base)
+    assert json.loads((tmp_path / "out" / servingsuite.NAME / "validation.json").read_text())["refused"] == []
+
+
+@pytest.mark.slow
+def test_a_stage_that_does_not_notice_a_sabotage_is_refused(make: Make, tmp_path: Path) -> None:
+    found, said = validate(make(blind=True), tmp_path / "out", "accuracy")
+    (reason,) = found.refused
+    assert reason.startswith("the accuracy stage does not notice a sabotaged target (scale, drop_rows): passed")
+    assert said[-1] == f"{servingsuite.NAME}: REFUSED: {reason}"
+
+
+@pytest.mark.slow
+def test_a_kernel_that_is_never_launched_is_refused_as_uncovered(make: Make, tmp_path: Path) -> None:
+    found, _ = validate(make(kernel=True), tmp_path / "out", "accuracy")
+    assert found.coverage["accuracy"].state == "uncovered"
+    (reason,) = found.refused
+    assert reason.startswith("the accuracy stage says nothing about the target: uncovered")
+    assert "pkg/kernel.py::_kernel" in reason
