@@ -1,4 +1,4 @@
-"""The demo framework really serving: what the accuracy and latency stages see of a gold and of a sabotaged kernel."""
+"""The demo framework really serving: what the accuracy stage sees of a gold and of a sabotaged kernel."""
 
 from __future__ import annotations
 
@@ -8,20 +8,10 @@ from typing import Any
 
 import pytest
 
-from harness import controls
-from harness.decisions import Schedule
-from harness.opened_sides import opener, place_of, sides
-from harness.stages.latency import run_latency
-from harness.stages.latency_grade import grade_latency
-from harness.stages.sides import Sides
-from rtb import environment
-from rtb.base_tree import base_repository
 from rtb.run import Run
-from rtb.suite import load_suite
-from tests.e2e.test_demo import KINDS, ROOT, rtb
+from tests.e2e.test_demo import rtb
 
 TASK = "rtb__tinyserve-12"  # its norm is launched in every layer of every step
-QUICK = Schedule((2,), 0.1)
 
 
 def accuracy(control: str, sandbox: str, out: Path) -> dict[str, Any]:
@@ -41,29 +31,19 @@ def accuracy(control: str, sandbox: str, out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sandbox", KINDS)
-def test_a_sabotaged_kernel_costs_answers_and_gold_none(sandbox: str, tmp_path: Path) -> None:
-    gold, wrong = (accuracy(control, sandbox, tmp_path) for control in ("gold", "sabotage"))
+def test_gold_keeps_its_answers(tmp_path: Path) -> None:
+    gold = accuracy("gold", "local", tmp_path)
     assert gold["status"] == "passed", gold["reason"]
     assert gold["coverage"]["state"] == "covered"
-    assert gold["accuracy"]["filters"]["strict-match"]["gold_right"] >= 22  # of 24: nine of ten and more
-    assert gold["accuracy"]["filters"]["strict-match"]["model_right"] >= 22
-    assert wrong["status"] == "failed", wrong["reason"]
-    assert wrong["accuracy"]["filters"]["strict-match"]["model_right"] <= 6
-    assert wrong["accuracy"]["paper"] is False
+    assert gold["accuracy"]["paper"] is True and gold["accuracy"]["filters"]["strict-match"]["lost"] == 0
 
 
 @pytest.mark.slow
-def test_a_busy_loop_in_the_kernel_costs_time(tmp_path: Path) -> None:
-    (entry,) = load_suite("demo", ROOT / "tasks").select([TASK])
-    with environment.session() as session:
-        place = place_of(entry, "local", session, run="busy", devices=(), device_class="cpu")
-        busy = controls.sabotaged(entry, base_repository(entry), "busy_loop", 256)
-        with opener(place, busy.patch_bytes, "sabotage")() as sandbox:
-            both = sides(place, sandbox)
-            result = run_latency(entry.task, Sides(both.model, both.gold), tmp_path / "raw", schedule=QUICK)
-    assert result.latency is not None and result.coverage is not None
-    assert result.status == "failed", result.reason
-    assert all(item.estimate < 0.8 for item in result.latency.ratios.values()), result.reason
-    assert result.coverage.state == "covered" and result.coverage.phases["requests"] > 0
-    assert grade_latency(entry.task, tmp_path / "raw") == result
+@pytest.mark.parametrize("sandbox", [pytest.param("docker", marks=pytest.mark.docker), "local"])
+def test_a_sabotaged_kernel_costs_answers(sandbox: str, tmp_path: Path) -> None:
+    wrong = accuracy("sabotage", sandbox, tmp_path)
+    assert wrong["status"] == "failed", wrong["reason"]
+    strict = wrong["accuracy"]["filters"]["strict-match"]
+    assert strict["gold_right"] >= 22  # of 24: nine of ten and more
+    assert strict["model_right"] <= 6
+    assert wrong["accuracy"]["paper"] is False and wrong["coverage"]["state"] == "covered"
