@@ -44,6 +44,6 @@ def test_a_sabotaged_kernel_costs_answers(sandbox: str, tmp_path: Path) -> None:
     wrong = accuracy("sabotage", sandbox, tmp_path)
     assert wrong["status"] == "failed", wrong["reason"]
     strict = wrong["accuracy"]["filters"]["strict-match"]
-    assert strict["gold_right"] >= 22  # of 24: nine of ten and more
-    assert strict["model_right"] <= 6
+    assert strict["gold_right"] >= 15  # of 16: nine of ten and more
+    assert strict["model_right"] <= 4
     assert wrong["accuracy"]["paper"] is False and wrong["coverage"]["state"] == "covered"
