@@ -128,7 +128,7 @@ def _task(folder: Path, repository: Path, base: str, landed: str, env: dict[str,
     targets = [{"path": "pkg/double.py", "name": "f", "kind": "host", "change": "modified"}]
     if kernel:
         targets.append({"path": "pkg/kernel.py", "name": "_kernel", "kind": "triton_kernel", "change": "modified"})
-    command = "exec python serve.py --listen 127.0.0.1:{port} --ttft-ms 20 --gap-ms 2"
+    command = "exec python serve.py --listen 127.0.0.1:{port} --ttft-ms 5 --gap-ms 2"
     serve = {"command": command, "model": "m", "port": 8000, "env": env, "ready_timeout_seconds": 60}
     task = {
         "schema_version": 1, "instance_id": NAME, "repo": "rtb/serving", "pull_number": 1, "base_commit": base,
@@ -137,7 +137,7 @@ def _task(folder: Path, repository: Path, base: str, landed: str, env: dict[str,
         "unit": {"command": "python -m pytest tests/test_double.py", "files": ["tests/test_double.py"],
                  "timeout_seconds": 60},
         "accuracy": {"serve": serve, "dataset": "questions", "model": "m", "shots": 0, "margin": 10.0},
-        "latency": {"serve": serve, "workload": {"prompts": 4, "input_len": 8, "output_len": 6, "concurrency": 1}},
+        "latency": {"serve": serve, "workload": {"prompts": 4, "input_len": 8, "output_len": 3, "concurrency": 1}},
         "provenance": {"source": "test"},
     }  # fmt: skip
     (folder / "task.json").write_text(json.dumps(task))
