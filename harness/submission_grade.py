@@ -83,7 +83,11 @@ def grade_one(
         found.fault(home, "raw", f"cannot be graded from its files: {text}")
         return
     if verdict.outcome == "error":
-        found.fault(home, "incomplete", f"ended in a machine fault ({verdict.reason}): finish the run first")
+        found.fault(
+            home,
+            "incomplete",
+            f"ended in a machine fault ({verdict.reason.splitlines()[0][:200]}): finish the run first",
+        )
     if task.path.is_dir():
         _same_verdict(folder, name, verdict, found)
     yield verdict

@@ -25,7 +25,7 @@ SuitesOption = Annotated[
 ]
 
 
-@leaderboard_app.command("check", epilog="Example: rtb leaderboard check examples/leaderboard/gold")
+@leaderboard_app.command("check", epilog="Example: rtb leaderboard check examples/leaderboard/example")
 def check_command(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of submissions.")],
     keys: KeysOption = None,

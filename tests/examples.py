@@ -1,4 +1,4 @@
-"""The shipped example submissions, copied so that a test may spoil them, and sealed again as a forger would."""
+"""Stored submissions of an earlier demo suite, copied so that a test may spoil them, and sealed again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rtb import submit_command
 from rtb.manifest import seal
 from rtb.submission import SubmissionFolder
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "leaderboard"
+EXAMPLES = Path(__file__).resolve().parent / "data" / "submissions"
 
 
 def copy_of(name: str, to: Path) -> SubmissionFolder:
