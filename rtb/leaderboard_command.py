@@ -25,7 +25,9 @@ SuitesOption = Annotated[
 ]
 
 
-@leaderboard_app.command("check", epilog="Example: rtb leaderboard check examples/leaderboard/example")
+@leaderboard_app.command(
+    "check", epilog="Example: rtb leaderboard check examples/leaderboard/example --suites examples/suites"
+)
 def check_command(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of submissions.")],
     keys: KeysOption = None,
@@ -46,7 +48,9 @@ def check_command(
         raise typer.Exit(EXIT_EXPECTED)
 
 
-@leaderboard_app.command("build", epilog="Example: rtb leaderboard build examples/leaderboard --out site")
+@leaderboard_app.command(
+    "build", epilog="Example: rtb leaderboard build examples/leaderboard --suites examples/suites --out site"
+)
 def build_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that holds a folder a submission.")],
     out: Annotated[Path, typer.Option(help="The site's folder; an earlier site there is replaced.")],
