@@ -18,6 +18,7 @@ from rtb.repo_rules import RepoRules, device_of, is_runnable
 
 Kind = Literal["kernel", "config", "launcher"]
 Proof = Literal["kernel", "title", "tests"]
+_FEW_FILES = 12  # a change of more, whose title speaks of no kernel, touches launchers in passing
 Reason = Literal[
     "kept",
     "no_number",
@@ -175,7 +176,7 @@ def judge(pull: PullRequest, rules: RepoRules, context: Context, alive: Collecti
         return drop("no_objective", f"the title matches {word!r}")
     paths = dict.fromkeys(path for record in pull.records for path in record.tests)
     tests = tuple(path for path in paths if is_runnable(path, rules))
-    proof, said = _proof(kind, targets, tests, _relevant(pull.title, rules))
+    proof, said = _proof(kind, targets, tests if files <= _FEW_FILES else (), _relevant(pull.title, rules))
     if proof is None:
         return drop("not_accepted", said)
     evidence = (*evidence, said) if said else evidence
@@ -200,7 +201,7 @@ def _proof(
     beside = [item.name for item in targets if item.beside]
     if beside and tests:
         return "tests", f"tests changed with launchers beside their kernels: {', '.join(beside)}"
-    missing = "no test changed with it" if beside else "no launcher that stands beside its kernel"
+    missing = "no test changed in a small change" if beside else "no launcher that stands beside its kernel"
     return None, f"only host code that launches kernels changed, the title speaks of no kernel, and {missing}"
 
 

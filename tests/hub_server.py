@@ -19,6 +19,7 @@ class HubServer:
 
     def __init__(self, refuse: bool = False) -> None:
         self.files: dict[str, bytes] = {}
+        self.large: dict[str, bytes] = {}  # by sha256, as they are uploaded before the commit that names them
         self.private: bool | None = None
         self.refuse = refuse
 
@@ -40,22 +41,31 @@ class HubServer:
             server.server_close()
             thread.join()
 
-    def write(self, path: str, body: bytes) -> dict[str, Any] | None:
+    def write(self, path: str, body: bytes, home: str) -> dict[str, Any] | None:
         """The answer to a POST, or None for an address that is not known."""
         if path == "/api/repos/create":
             self.private = json.loads(body).get("private")
-            return {"url": "http://hub.invalid/datasets/acme/tasks", "name": "acme/tasks"}
+            return {"url": f"{home}/datasets/acme/tasks", "name": "acme/tasks"}
         if path == "/api/validate-yaml":
             return {"errors": [], "warnings": []}
         if "/preupload/" in path:
             names = [item["path"] for item in json.loads(body)["files"]]
-            return {"files": [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]}
+            return {"files": [{"path": name, "uploadMode": _mode(name), "shouldIgnore": False} for name in names]}
+        if path.endswith("/info/lfs/objects/batch"):
+            return {"transfer": "basic", "objects": [_upload(item, home) for item in json.loads(body)["objects"]]}
         if "/commit/" in path:
             for line in body.splitlines():
                 item = json.loads(line)
+                value = item["value"]
                 if item["key"] == "file":
-                    self.files[item["value"]["path"]] = base64.b64decode(item["value"]["content"])
-            return {"commitUrl": "http://hub.invalid/x", "commitOid": self.revision, "success": True}
+                    self.files[value["path"]] = base64.b64decode(value["content"])
+                elif item["key"] == "lfsFile":
+                    self.files[value["path"]] = self.large[value["oid"]]
+            return {
+                "commitUrl": f"{home}/datasets/acme/tasks/commit/{self.revision}",
+                "commitOid": self.revision,
+                "success": True,
+            }
         if "/paths-info/" in path:
             return {"list": [self.entry(name) for name in self.files if name in unquote(body.decode())]}
         return None
@@ -79,6 +89,14 @@ class HubServer:
         return {"id": "acme/tasks", "sha": self.revision, "siblings": files, "private": True, "tags": []}
 
 
+def _mode(name: str) -> str:
+    return "lfs" if name.endswith(".parquet") else "regular"
+
+
+def _upload(item: dict[str, Any], home: str) -> dict[str, Any]:
+    return {**item, "actions": {"upload": {"href": f"{home}/large/{item['oid']}"}}}
+
+
 def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -88,7 +106,7 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             if hub.refuse:
                 self._json({"error": "You do not have write access to acme/tasks"}, 403)
                 return
-            answer = hub.write(urlsplit(self.path).path, body)
+            answer = hub.write(urlsplit(self.path).path, body, f"http://{self.headers['Host']}")
             self._json(answer["list"] if answer and "list" in answer else answer)
 
         def do_GET(self) -> None:
@@ -102,6 +120,11 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
                 self._json(hub.info())
             else:
                 self._json(None)
+
+        def do_PUT(self) -> None:
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            hub.large[self.path.rsplit("/", 1)[-1]] = data
+            self._send(b"", 200, {"ETag": '"1"'})
 
         def do_HEAD(self) -> None:
             self.do_GET()
