@@ -187,19 +187,17 @@ def export_command(
 
 
 def import_command(
-    source: Annotated[str, typer.Argument(help="What 'rtb tasks export' wrote: a file, a folder, or OWNER/NAME.")],
+    source: Annotated[Path, typer.Argument(help="What 'rtb tasks export' wrote: a file or a folder.")],
     out: Annotated[Path, typer.Option(help="Folder of the suite to write.")],
 ) -> None:
     """Turn exported rows back into a suite, without loss.
 
     Example: rtb tasks import demo.jsonl --out demo-again
     """
-    from rtb.dataset import load_rows, pull_rows
+    from rtb.dataset import load_rows
     from rtb.swebench import from_row
 
-    on_hub = source.count("/") == 1 and not Path(source).exists() and not source.endswith((".jsonl", ".parquet"))
-    rows = pull_rows(source) if on_hub else load_rows(Path(source))
-    bundles = [from_row(row, f"{source}, row {number}") for number, row in enumerate(rows, 1)]
+    bundles = [from_row(row, f"{source}, row {number}") for number, row in enumerate(load_rows(source), 1)]
     write_bundles(bundles, out)
     typer.echo(f"{len(bundles)} tasks written to {out}", err=True)
 
