@@ -44,7 +44,8 @@ class HubServer:
     def write(self, path: str, body: bytes, home: str) -> dict[str, Any] | None:
         """The answer to a POST, or None for an address that is not known."""
         if path == "/api/repos/create":
-            self.private = json.loads(body).get("private")
+            asked = json.loads(body)  # older versions of the library say `private`, newer ones `visibility`
+            self.private = bool(asked.get("private") or asked.get("visibility") == "private")
             return {"url": f"{home}/datasets/acme/tasks", "name": "acme/tasks"}
         if path == "/api/validate-yaml":
             return {"errors": [], "warnings": []}
