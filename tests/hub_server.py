@@ -20,7 +20,6 @@ class HubServer:
     def __init__(self, refuse: bool = False) -> None:
         self.files: dict[str, bytes] = {}
         self.large: dict[str, bytes] = {}  # by sha256, as they are uploaded before the commit that names them
-        self.private: bool | None = None
         self.refuse = refuse
 
     @property
@@ -44,8 +43,6 @@ class HubServer:
     def write(self, path: str, body: bytes, home: str) -> dict[str, Any] | None:
         """The answer to a POST, or None for an address that is not known."""
         if path == "/api/repos/create":
-            asked = json.loads(body)  # older versions of the library say `private`, newer ones `visibility`
-            self.private = bool(asked.get("private") or asked.get("visibility") == "private")
             return {"url": f"{home}/datasets/acme/tasks", "name": "acme/tasks"}
         if path == "/api/validate-yaml":
             return {"errors": [], "warnings": []}

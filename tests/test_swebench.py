@@ -81,7 +81,6 @@ def test_a_push_over_http_is_whole(tmp_path: Path) -> None:
     hub = HubServer()
     done = push(tmp_path, hub)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert hub.private is True
     (name,) = (name for name in hub.files if name.endswith(".parquet"))
     (tmp_path / "pushed.parquet").write_bytes(hub.files[name])
     assert load_rows(tmp_path / "pushed.parquet") == demo_rows()
