@@ -45,7 +45,7 @@ BY_NUMBER: dict[int, tuple[str, str]] = {
     101: ("tests/test_statistics.py", "101-one-zero-in-the-geomean"),
     102: ("tests/test_cases.py", "def test_102_"),
     103: ("tests/test_predict_cases.py", "103-nothing-to-evaluate"),
-    105: ("tests/test_scaffold_solve.py", "batch"),
+    105: ("tests/test_scaffold_solve.py", "def test_case_105_"),
     106: ("tests/test_submission.py", "106-submission-check"),
     43: ("tests/test_predict_cases.py", "43-predictions-bad-lines"),
     44: ("tests/test_predict_cases.py", "44-predictions-dict-of-dicts"),

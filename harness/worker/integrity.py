@@ -114,10 +114,14 @@ class Originals:
         return file.startswith(tree + os.sep)
 
     def stands_in(self, name: str, now: Any) -> str:
-        """What stands in for an original, in words, where its code does not say; else an empty string."""
+        """What stands in for an original where its code does not say: the file of a class, else words in brackets.
+        Empty for the original, and for a Python function."""
         known = self._known.get(name)
         if known is None or now is known or (type(now) is type(known) and now == known):
             return ""
+        if isinstance(now, type):  # an environment's own shim may put a class there; the tree may not
+            module = sys.modules.get(str(now.__module__))
+            return str(getattr(module, "__file__", "") or "")
         mocked = type(now).__module__.startswith("unittest.mock")
         if code_file(now) and not mocked:
             return ""
@@ -159,7 +163,8 @@ def replaced(tree: str, originals: Originals) -> list[list[str]]:
             if file.startswith(tree + os.sep) or file in ("<string>", "<stdin>"):
                 found[module_name + "." + name] = relative(file, tree)
             elif stand_in := originals.stands_in(module_name + "." + name, now):
-                found[module_name + "." + name] = stand_in
+                if stand_in.startswith((tree + os.sep, "(")):
+                    found[module_name + "." + name] = relative(stand_in, tree)
     for module_name in DECIDING:
         for name, function in _functions(sys.modules.get(module_name)):
             if originals.is_foreign(module_name, name, function, tree):
