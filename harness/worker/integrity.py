@@ -162,9 +162,10 @@ def replaced(tree: str, originals: Originals) -> list[list[str]]:
             file = code_file(now)
             if file.startswith(tree + os.sep) or file in ("<string>", "<stdin>"):
                 found[module_name + "." + name] = relative(file, tree)
-            elif stand_in := originals.stands_in(module_name + "." + name, now):
-                if stand_in.startswith((tree + os.sep, "(")):
-                    found[module_name + "." + name] = relative(stand_in, tree)
+                continue
+            stand_in = originals.stands_in(module_name + "." + name, now)
+            if stand_in.startswith((tree + os.sep, "(")):
+                found[module_name + "." + name] = relative(stand_in, tree)
     for module_name in DECIDING:
         for name, function in _functions(sys.modules.get(module_name)):
             if originals.is_foreign(module_name, name, function, tree):
