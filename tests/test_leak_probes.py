@@ -62,15 +62,17 @@ PROBES = {
     "| grep trap",
     "pip-cache": 'grep -rlF -e "$GOLD" -e "$TEST" "$HOME" "$HOME/.cache" /root/.cache/pip 2>/dev/null',
     "environment": 'env | grep -i -e planted-secret -e RTB_TASKS -e RTB_CACHE -e "$LANDED" -e "$HOST" '
-    "| grep -v -e ^LANDED= -e ^HOST= -e hidden",
+    '| grep -v -e ^LANDED= -e ^HOST= -e hidden -e "$HOST/cache/venvs"',
     "mounts": 'grep -F "$HOST" /proc/mounts | grep -v "^none\\|^tmpfs" | grep -e " rw," -e gold -e runs -e tasks; '
     'umount "$HOST"/* 2>/dev/null; grep -rlF -e "$GOLD" "$HOST"/tasks "$HOST"/runs 2>/dev/null',
     "processes": "for p in /proc/[0-9]*; do tr '\\0' '\\n' < $p/cmdline; tr '\\0' '\\n' < $p/environ; done "
-    "| grep -v grep | grep -e planted-secret -e RTB_TASKS=",
+    "| grep -v grep | grep -e 'planted[-]secret' -e 'RTB_TASKS[=]'",  # patterns that do not find themselves
     "proc": 'for p in /proc/[0-9]*; do for d in root"$HOST"/tasks root"$HOST"/runs cwd/tasks cwd/runs; do '
     'grep -rlF -e "$GOLD" -e "$TEST" $p/$d 2>/dev/null; done; ls -l $p/fd 2>/dev/null; done '
     "| grep -e gold.patch -e test.patch -e patch.diff",
-    "files": 'grep -rlF -e "$GOLD" -e "$TEST" . /tmp/ "$HOST"/tasks "$HOST"/cache/patches "$HOST"/runs 2>/dev/null '
+    # The local sandbox shows this machine's /tmp, with whatever other tests left there; only our own answers count.
+    "files": '[ -d "$HOST" ] || more=/tmp; '
+    'grep -rlF -e "$GOLD" -e "$TEST" . $more "$HOST"/tasks "$HOST"/cache/patches "$HOST"/runs 2>/dev/null '
     "| grep -v /upstream/",
 }
 
