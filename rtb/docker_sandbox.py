@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import tempfile
 import threading
 import time
 import uuid
@@ -18,6 +17,7 @@ from rtb.container import Engine, NotThere, connect
 from rtb.errors import EngineUnreachable, MachineError, OutOfSpace, SandboxGone
 from rtb.output import Frames, OutputFile
 from rtb.sandbox import FIXED_ENV, Change, ExecResult, Isolation, Limits, SharedFolder
+from rtb.temporary import temporary_folder
 
 USER_ID = 10001  # the unprivileged user of every rtb image
 TREE = "/testbed"
@@ -55,10 +55,10 @@ def open_docker_sandbox(
     name = f"rtb-{uuid.uuid4().hex[:12]}"
     fixed = {**FIXED_ENV, "HOME": HOME, **{key: value.replace("$RTB_TREE", TREE) for key, value in env.items()}}
     with (
-        tempfile.TemporaryDirectory(prefix="rtb-", ignore_cleanup_errors=True) as private,
+        temporary_folder("sandbox") as private,
         connect() as engine,
     ):
-        shared = Path(private) / "s"
+        shared = private / "s"
         shared.mkdir()
         shared.chmod(0o777)  # the container's user is another one; the folder above is ours alone
         binds = {str(shared): SOCKETS}

@@ -17,6 +17,7 @@ from pathlib import Path
 from rtb.checkout import GitResult, git_environment
 from rtb.errors import ExpectedError, GitFailed, OutOfSpace
 from rtb.sandbox import Change, Entry
+from rtb.temporary import temporary_folder
 
 GITLINK = 0o160000
 SYMLINK = 0o120000
@@ -273,8 +274,7 @@ def borrow_objects(repository: Path | None) -> Iterator[GitObjects]:
     Nothing is written to the repository; all that was made is gone when the block ends.
     Raises ExpectedError when there is no git repository at this very path (an outer one does not count).
     """
-    with tempfile.TemporaryDirectory(prefix="rtb-objects-") as name:
-        home = Path(name)
+    with temporary_folder("objects") as home:
         git = home / "git"
         for folder in (home / "empty", git / "refs", git / "objects" / "info", git / "info"):
             folder.mkdir(parents=True)

@@ -18,6 +18,7 @@ from rtb.owner import process_id
 from rtb.recipe import Recipe, steps_script
 from rtb.storage import cache_folder, locked, write_atomic
 from rtb.suite import TaskEntry
+from rtb.temporary import temporary_folder
 
 # What scripts/make-base-image makes; stands in for a CPU base that cannot be pulled.
 LOCAL_BASE = "rtb/base:cpu"
@@ -74,8 +75,8 @@ def _build_task(engine: Engine, entry: TaskEntry, recipe: Recipe, environment_im
     files["inputs/steps.sh"] = steps_script(recipe.environment)
     files["inputs/leaks.py"] = Path(__file__).with_name("leaks.py").read_bytes()
     labels = {"rtb.digest": digest, "rtb.instance_id": recipe.instance_id}
-    with tempfile.TemporaryDirectory(prefix="rtb-tree-") as folder:
-        tree = base_tree(entry, Path(folder, "tree"))
+    with temporary_folder("tree") as folder:
+        tree = base_tree(entry, folder / "tree")
         arguments = {"ENVIRONMENT_IMAGE": environment_image, "BASE_COMMIT": tree.commit, **pip.proxies}
         _build(engine, image_name(digest), digest, files, {"tree": tree.path}, arguments, labels)
 

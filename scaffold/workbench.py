@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from rtb.artefacts import rules_file
 from rtb.errors import MachineError
 from rtb.sandbox import Change, Entry, ExecResult, Sandbox
+from rtb.temporary import temporary_folder
 from scaffold.observation import Observation, read_output
 
 # Nothing may wait for a key press, draw a bar, or page.
@@ -110,5 +110,5 @@ class Workbench:
 @contextmanager
 def workbench(sandbox: Sandbox) -> Iterator[Workbench]:
     """A workbench over an open sandbox; its files on this side are gone at the end."""
-    with tempfile.TemporaryDirectory(prefix="rtb-solve-") as folder:
-        yield Workbench(sandbox, Path(folder))
+    with temporary_folder("solve") as folder:
+        yield Workbench(sandbox, folder)
