@@ -217,9 +217,12 @@ def test_a_broken_stored_file_names_its_line(tmp_path: Path) -> None:
 
 def test_our_numbers_beside_those_of_other_clients(tmp_path: Path) -> None:
     """One token a chunk: TTFT and TPOT agree with `vllm bench serve`; GuideLLM's time per token includes TTFT."""
-    with mock(tmp_path, "--ttft-ms", "40", "--gap-ms", "5") as address:
-        records = perform(plan(address, count=3))
-    for record in records:
+    with mock(tmp_path, "--ttft-ms", "40", "--gap-ms", "20") as address:
+        records = perform(plan(address, count=4))
+    # A busy machine can hand us two tokens in one read; then the definitions differ, as docs/measurement.md says.
+    apart = [record for record in records if [count for _, count in record.tokens] == list(range(1, 9))]
+    assert apart
+    for record in apart:
         ours = timing(record)
         assert ours is not None and ours.tpot is not None
         ttft, tpot = by_vllm_bench(record)

@@ -60,8 +60,13 @@ def one(suite: LoadedSuite) -> tuple[Any, ...]:
 
 
 def patch_of(summary: Summary, out: Path) -> str:
-    found = read_predictions(out)
-    return found.load(summary.rows[0].record.instance_id).model_patch
+    return str(lines_of(out)[summary.rows[0].record.instance_id]["model_patch"])
+
+
+def lines_of(out: Path) -> dict[str, dict[str, Any]]:
+    """What stands in a predictions file, also lines of attempts that a fault ended (no answers to rtb)."""
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    return {line["instance_id"]: line for line in lines}
 
 
 CHARACTERS = [
@@ -361,12 +366,13 @@ def test_control_c_keeps_everything_and_the_same_command_goes_on(
     rest = process.communicate(timeout=120)[1]
     assert process.returncode == 130, rest
     assert "the same command goes on" in rest
-    found = read_predictions(out)
+    found, lines = read_predictions(out), lines_of(out)
     for entry in suite.entries:
         record = read_record(SolveFolder(out).attempt(entry.instance_id, 1))
         assert record is not None and (record.exit_status, record.finished) == ("Interrupted", False)
-        assert "# tried" in found.load(entry.instance_id).model_patch
-        assert found.load(entry.instance_id).extra["finished"] is False
+        assert "# tried" in lines[entry.instance_id]["model_patch"]
+        assert lines[entry.instance_id]["finished"] is False
+        assert "Interrupted" in found.unfinished[entry.instance_id] and entry.instance_id not in found.ids
 
 
 def test_a_prompt_can_be_seen_without_a_model(suite: LoadedSuite, tmp_path: Path) -> None:

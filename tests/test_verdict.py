@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from harness.metrics import metrics, row_of, wilson
-from harness.report import as_json, build_report, task_row, to_markdown
+from harness.report import as_json, build_report, numbers_of, task_row, to_markdown
 from harness.verdict import decide, verdict_of
 from rtb.result import OUTCOMES, Outcome, PatchFactsApplied, ResumeKey, StageResult, UnitFacts, Verdict
 from rtb.run import Machine, RunRecord, TaskRecord
@@ -124,7 +124,7 @@ def test_outcomes_add_up_and_every_denominator_is_the_suite() -> None:
 def test_markdown_shows_every_task_with_its_reason_and_what_is_not_measured() -> None:
     all_verdicts = verdicts()
     rec = run_record({verdict.instance_id: verdict.category for verdict in all_verdicts})
-    text = to_markdown(build_report(rec, all_verdicts), rec, all_verdicts)
+    text = to_markdown(build_report(rec, all_verdicts), rec, all_verdicts, numbers_of(all_verdicts))
     for verdict in all_verdicts:
         assert f"| {verdict.instance_id} | {verdict.category} | {verdict.outcome} |" in text
     assert "Incomplete" in text and "Not measured: accuracy, latency" in text and "sandbox local" in text
@@ -133,9 +133,8 @@ def test_markdown_shows_every_task_with_its_reason_and_what_is_not_measured() ->
 def test_a_cell_cannot_break_the_markdown_table() -> None:
     odd = verdict_of(record(), [unit("failed", 1).model_copy(update={"reason": "a | b\nc"})])
     rec = run_record({odd.instance_id: odd.category})
-    line = next(
-        line for line in to_markdown(build_report(rec, [odd]), rec, [odd]).splitlines() if "org__repo-7" in line
-    )
+    text = to_markdown(build_report(rec, [odd]), rec, [odd], numbers_of([odd]))
+    line = next(line for line in text.splitlines() if "org__repo-7" in line)
     assert r"a \| b c" in line
 
 
