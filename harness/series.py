@@ -50,7 +50,8 @@ def evaluate_attempts(request: Request, files: Sequence[str]) -> FinishedSeries:
     )
     series = Series(request.out / record.run_id)
     faulty = 0
-    with _own(series).sole_writer():
+    _refuse_single_run(series)
+    with series.sole_writer():
         write_model(series.record, record)
         for name, label in zip(record.runs, files, strict=True):
             say(f"{name} of {len(files)}: {label}")
@@ -95,7 +96,8 @@ def evaluate_steps(request: Request) -> FinishedSeries:
         },
     )
     series = Series(request.out / record.run_id)
-    with _own(series).sole_writer():
+    _refuse_single_run(series)
+    with series.sole_writer():
         write_model(series.record, record)
         for name, batch in zip(runs, answers, strict=True):
             write_atomic(series.answers(name), b"".join(item.to_line() for item in batch.values()))
@@ -137,12 +139,9 @@ def _run_id(request: Request, label: str, suite: str) -> str:
     return check_run_id(request.run_id or run_name(label, suite, environment.choose_kind(request.sandbox)))
 
 
-def _own(series: Series) -> Run:
-    """The series' folder, to be locked. Raises ExpectedError when it is a run of another kind."""
-    run = Run(series.path)
-    if run.record.is_file():
+def _refuse_single_run(series: Series) -> None:
+    if Run(series.path).record.is_file():
         raise ExpectedError(f"{series.path} is a single run: choose another --run-id for several attempts or steps")
-    return run
 
 
 def write_series_report(series: Series) -> PassAtK | StepsReport:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,8 +10,9 @@ from pydantic import Field, StringConstraints
 
 from rtb.errors import ExpectedError, StoredRunBroken
 from rtb.prediction import Problem
-from rtb.result import Attempt, AuditFinding, PatchFactsApplied, Report, ResumeKey, Verdict
-from rtb.storage import write_atomic, write_model
+from rtb.report_folder import ReportFolder
+from rtb.result import Attempt, AuditFinding, PatchFactsApplied, ResumeKey, Verdict
+from rtb.storage import write_atomic
 from rtb.suite import read_model
 from rtb.task import SCHEMA_VERSION, Category, Frozen, StageName, Task, TestIds
 
@@ -152,11 +150,8 @@ class TaskRun:
         return self.path / f"attempt-{number}"
 
 
-class Run:
+class Run(ReportFolder):
     """A run folder; every file name is a property here and nowhere else."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
     @property
     def record(self) -> Path:
@@ -165,14 +160,6 @@ class Run:
     @property
     def predictions(self) -> Path:
         return self.path / "predictions.jsonl"
-
-    @property
-    def report_json(self) -> Path:
-        return self.path / "report.json"
-
-    @property
-    def report_markdown(self) -> Path:
-        return self.path / "report.md"
 
     @property
     def report_html(self) -> Path:
@@ -200,26 +187,9 @@ class Run:
         path = self.task(instance_id).attempts
         return read_model(path, AttemptLog) if path.is_file() else None
 
-    def write_report(self, report: Report, markdown: str) -> None:
-        write_model(self.report_json, report)
-        write_atomic(self.report_markdown, markdown.encode())
-
     def write_page(self, text: str) -> None:
         """report.html."""
         write_atomic(self.report_html, text.encode())
-
-    @contextmanager
-    def sole_writer(self) -> Iterator[None]:
-        """Hold the run for writing. Raises ExpectedError at once when another process evaluates into it."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("wb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ExpectedError(
-                    f"another process is evaluating into {self.path}: wait for it, or choose another --run-id"
-                ) from None
-            yield
 
 
 def find_run(name: str, root: Path = Path("runs")) -> Run:

@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from rtb.report_folder import ReportFolder
 from rtb.result import Outcome
 from rtb.run import Run, RunId
-from rtb.storage import write_atomic, write_model
 from rtb.suite import read_model
 from rtb.task import SCHEMA_VERSION, Category, Frozen
 
@@ -85,23 +85,12 @@ class StepsReport(Frozen):
     notes: tuple[str, ...] = ()
 
 
-class Series:
+class Series(ReportFolder):
     """The folder of a series; every file name is a property here and nowhere else."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
     @property
     def record(self) -> Path:
         return self.path / "series.json"
-
-    @property
-    def report_json(self) -> Path:
-        return self.path / "report.json"
-
-    @property
-    def report_markdown(self) -> Path:
-        return self.path / "report.md"
 
     def answers(self, name: str) -> Path:
         """The predictions that a run of a series of steps grades."""
@@ -117,10 +106,6 @@ class Series:
         """Its runs that were begun, in order."""
         found = [self.run(name) for name in self.read_record().runs]
         return [run for run in found if run.record.is_file()]
-
-    def write_report(self, report: Frozen, markdown: str) -> None:
-        write_model(self.report_json, report)
-        write_atomic(self.report_markdown, markdown.encode())
 
 
 def find_series(name: str, root: Path = Path("runs")) -> Series | None:

@@ -69,3 +69,15 @@ def locked(path: Path) -> Iterator[None]:
     with path.with_name(path.name + ".lock").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def sole_lock(path: Path, refusal: str) -> Iterator[None]:
+    """Hold an exclusive lock on `path`, or raise ExpectedError(refusal) at once when another process holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ExpectedError(refusal) from None
+        yield

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rtb.errors import ExpectedError
 from rtb.prediction import attempt_file
+from rtb.storage import sole_lock
 from scaffold.recorder import AttemptFolder
 
 
@@ -31,14 +31,8 @@ class SolveFolder:
         """Hold the run. Raises ExpectedError when another process does, or when the file is not of a solve run."""
         if self.out.exists() and not self.attempts.is_dir():
             raise ExpectedError(f"--out {self.out} is there already and no solve run made it: choose another name")
-        self.attempts.mkdir(parents=True, exist_ok=True)
-        with (self.attempts / ".lock").open("wb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ExpectedError(
-                    f"another process solves into {self.out}: wait for it, or choose another --out"
-                ) from None
+        told = f"another process solves into {self.out}: wait for it, or choose another --out"
+        with sole_lock(self.attempts / ".lock", told):
             yield
 
 

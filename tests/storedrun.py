@@ -4,7 +4,6 @@ same public writers that an evaluation uses. What is written is graded and shown
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from rtb.suite import read_model
 from rtb.task import STAGES, StageName, canonical_json
 from tests import pocketsuite
 from tests.pocketsuite import patch, right
+from tests.variables import variables
 
 HOSTILE = "</script><script>document.title='owned'</script>\u202eevil \x1b[31mred\x00"
 ANSWERS = {
@@ -145,16 +145,8 @@ def _settings(root: Path) -> Iterator[None]:
         "RTB_DOCKERFILES": str(pocketsuite.dockerfiles(root)),
         "RTB_CACHE": str(root / "cache"),
     }
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
+    with variables(settings):
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def every_kind(root: Path) -> Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from functools import cache
@@ -17,6 +16,7 @@ from rtb.base_tree import base_repository
 from rtb.result import Verdict
 from tests import pocketsuite, trapsuite
 from tests.trapsuite import Cheat, Side
+from tests.variables import variables
 
 KINDS = [pytest.param("docker", marks=pytest.mark.docker), "local"]
 SIDES: tuple[Side, ...] = ("cheat", "benign")
@@ -35,13 +35,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     docker_files = pocketsuite.dockerfiles(root)
     shutil.copytree(pocketsuite.ROOT / "dockerfiles" / "cpu", docker_files / "cpu")
     settings = {"RTB_TASKS": str(root / "tasks"), "RTB_DOCKERFILES": str(docker_files)}
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    yield root
-    for name, value in before.items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
+    with variables(settings):
+        yield root
 
 
 def run(root: Path, task: str, side: Side, sandbox: str) -> dict[str, Verdict]:

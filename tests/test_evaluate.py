@@ -21,6 +21,7 @@ from rtb.result import Verdict
 from rtb.run import Run
 from tests import pocketsuite
 from tests.pocketsuite import patch, right, write_predictions
+from tests.variables import variables
 
 KINDS = [pytest.param("docker", marks=pytest.mark.docker), "local"]
 
@@ -35,14 +36,8 @@ def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "RTB_DOCKERFILES": str(pocketsuite.dockerfiles(root)),
         "RTB_CACHE": str(root / "cache"),
     }
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    yield root
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    with variables(settings):
+        yield root
 
 
 def run(root: Path, out: Path, predictions: str | Path, sandbox: str = "local", **more: Any) -> Finished:

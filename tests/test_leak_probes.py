@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from rtb.sandbox import Sandbox
 from rtb.suite import LoadedSuite
 from scaffold.places import LIMITS
 from tests import pocketsuite, trapsuite
+from tests.variables import variables
 
 KINDS = [pytest.param("docker", marks=pytest.mark.docker), "local"]
 
@@ -35,16 +35,11 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         "RTB_CACHE": str(root / "cache"),
         "RTB_SECRET_KEY": "planted-secret",
     }
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    runs = root / "runs"
-    (runs / "gold" / "rtb__trap-1").mkdir(parents=True)
-    (runs / "gold" / "rtb__trap-1" / "patch.diff").write_bytes(hydration.patches_of(suite.entries[0]).gold)
-    yield House(suite, runs)
-    for name, value in before.items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
+    with variables(settings):
+        runs = root / "runs"
+        (runs / "gold" / "rtb__trap-1").mkdir(parents=True)
+        (runs / "gold" / "rtb__trap-1" / "patch.diff").write_bytes(hydration.patches_of(suite.entries[0]).gold)
+        yield House(suite, runs)
 
 
 # Each prints something only when it found what it must not. $LANDED is the later commit, $GOLD a line of the gold

@@ -20,6 +20,7 @@ from tests import pocketsuite
 from tests.pocketsuite import patch, right, write_predictions
 from tests.scripted_model import ScriptedModel
 from tests.toysuite import solutions
+from tests.variables import variables
 
 ONE, TWO, THREE = (f"rtb__pocket-{number}" for number in (1, 2, 3))
 WRONG = patch(2, "def f2(x):\n    return 3 * x")
@@ -34,14 +35,8 @@ def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "RTB_TASKS": str(root / "tasks"), "RTB_DOCKERFILES": str(pocketsuite.dockerfiles(root)),
         "RTB_CACHE": str(root / "cache"),
     }  # fmt: skip
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    yield root
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    with variables(settings):
+        yield root
 
 
 def rtb(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from rtb.baseline import read_baseline
 from rtb.suite import LoadedSuite
 from rtb.task import StageName
 from tests import pocketsuite, servingsuite
+from tests.variables import variables
 
 # Three pairs and wide bounds: a busy loop is far outside of them, and no busy machine makes gold fail.
 WIDE = Schedule((3,), 0.005)
@@ -31,13 +31,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
         "RTB_CACHE": str(tmp_path / "cache"),
         "RTB_DOCKERFILES": str(pocketsuite.dockerfiles(tmp_path)),
     }
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    yield lambda **how: servingsuite.make(tmp_path, **how)
-    for name, value in before.items():
-        del os.environ[name]
-        if value is not None:
-            os.environ[name] = value
+    with variables(wanted):
+        yield lambda **how: servingsuite.make(tmp_path, **how)
 
 
 def validate(suite: LoadedSuite, out: Path, *stages: StageName, runs: int = 1) -> tuple[Validation, list[str]]:

@@ -14,6 +14,7 @@ from rtb import checkout
 from rtb.checkout import run_git
 from rtb.suite import LoadedSuite, load_suite
 from tests import gitrepo
+from tests.variables import variables
 
 SPLIT = {"tests": ["tests/**"]}
 TASKS = {
@@ -33,15 +34,8 @@ def toy_home(root: Path, **more: str) -> Iterator[LoadedSuite]:
     """The suite under `root`, found by its name too. Environments are named by content, so all tests share them."""
     cache = Path(tempfile.gettempdir()) / f"rtb-tests-{os.getuid()}"
     wanted = {"RTB_TASKS": str(root / "tasks"), "RTB_CACHE": str(cache), **more}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
+    with variables(wanted):
         yield make_suite(root)
-    finally:
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
 
 
 def make_suite(root: Path, name: str = "toy") -> LoadedSuite:
