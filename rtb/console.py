@@ -177,6 +177,7 @@ def show_table(
     from rich.table import Table
     from rich.text import Text
 
+    columns = [printable(name) for name in columns]
     cells = [[printable(cell) for cell in row] for row in rows]
     screen = Console(stderr=True).width if sys.stderr.isatty() else 160
     widths = [max(len(line[index]) for line in [list(columns), *cells]) for index in range(len(columns))]
@@ -187,12 +188,12 @@ def show_table(
     # Better a line that the terminal breaks than a name that cannot be copied.
     console = Console(stderr=True, width=max(screen, least))
     table = Table(
-        title=title or None, title_justify="left", title_style="bold",
+        title=Text(printable(title)) if title else None, title_justify="left", title_style="bold",
         box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0),  # and a column of the box
     )  # fmt: skip
     for index, name in enumerate(columns[:last] if below else columns):
         is_name = index != last and index not in right and widths[index] <= TEXT_COLUMN
-        table.add_column(name, justify="right" if index in right else "left", overflow="fold", no_wrap=is_name)
+        table.add_column(Text(name), justify="right" if index in right else "left", overflow="fold", no_wrap=is_name)
     for row in cells:
         table.add_row(*(Text(cell, style=OUTCOME_STYLE.get(cell, "")) for cell in (row[:last] if below else row)))
     console.print(table)

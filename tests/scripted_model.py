@@ -10,6 +10,7 @@ import json
 import re
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -113,6 +114,11 @@ def play(character: str, asked: Asked) -> Turn:
             return _solve(asked)
         case "wrong":
             return _script(asked, _wrong(asked), SUBMIT)
+        case "partly":  # about two tasks in three, always the same ones
+            return _solve(asked) if zlib.crc32(asked.instance.encode()) % 3 else _script(asked, _wrong(asked), SUBMIT)
+        case "sometimes":  # another answer in each attempt, as long as the work tree has the same path in all
+            solves = (asked.tries + zlib.crc32(asked.instance.encode())) % 3 == 0
+            return Say(SUBMIT if asked.turns else _apply(asked.solution) if solves else _wrong(asked))
         case "malformed":
             return _malformed(asked)
         case "malformed-always":
