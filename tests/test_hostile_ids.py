@@ -1,4 +1,4 @@
-"""Test ids that want to do harm (HTML, terminal escapes, line ends, right-to-left marks, great length) in every form in
+"""Test ids that want to do harm (HTML, escapes, line ends, right-to-left marks, great length) in every form in
 which results are shown: console, Markdown, report page, comparison, leaderboard.
 
 pytest escapes much of this, but not where a project switches that off, and a submission's files are a stranger's. So
@@ -110,7 +110,7 @@ def runs(stored: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Ru
     good = many(stored, root / "good", len(PARTS), ["rtb__pocket-1"], ["unit"])
     for run in (bad, good):  # the same tasks, as far as a comparison looks
         record = json.loads(run.record.read_text())
-        record["categories"] = {name: "new_kernel" for name in record["categories"]}
+        record["categories"] = dict.fromkeys(record["categories"], "new_kernel")
         run.record.write_text(json.dumps(record))
     return good, bad
 
