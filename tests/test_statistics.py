@@ -21,6 +21,7 @@ from harness.decisions import (
     unmeasurable,
 )
 from harness.kernel_times import summarise_calls, summarise_shapes
+from harness.model_stages import is_noisy
 from harness.statistics import (
     Pairs,
     arithmetic_mean,
@@ -36,6 +37,7 @@ from harness.statistics import (
     score_bounds,
     student_bounds,
 )
+from rtb.baseline import Baseline
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"
 
@@ -206,6 +208,19 @@ def test_a_true_ratio_at_the_threshold_passes_seldom(schedule: object) -> None:
         found = decide_ratio(list(logs), 0.98, schedule)  # type: ignore[arg-type]
         passed += found is not None and found.decision == "passed"
     assert passed / 400 < 0.09
+
+
+@pytest.mark.parametrize("launch_noise", [0.007, 0.01, 0.03])
+def test_the_schedule_that_the_noise_asks_for_passes_equal_servers(launch_noise: float) -> None:
+    """Both metrics of 300 pairs of equal servers, on the schedule that a baseline of that noise leads to."""
+    pair = launch_noise * math.sqrt(2)
+    schedule = PATIENT if is_noisy(Baseline(deviation={"s_ttft": pair, "s_tpot": pair})) else STANDARD
+    generator = np.random.default_rng(11)
+    passed = 0
+    for _ in range(300):
+        found = [decide_ratio(list(generator.normal(0, pair, 120)), 0.98, schedule) for _ in range(2)]
+        passed += combine([ratio.decision for ratio in found if ratio]) == "passed"
+    assert passed / 300 >= 0.98  # 99 in the long run
 
 
 def test_parts_combine_to_the_worst() -> None:
