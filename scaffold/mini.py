@@ -35,7 +35,7 @@ def run_mini(work: Work) -> Ending:
         def add_messages(self, *messages: dict[str, Any]) -> list[dict[str, Any]]:
             for message in messages:
                 if message.get("role") != "exit":
-                    work.recorder.message(message)
+                    work.recorder.message(_true_cost(message))
             added: list[dict[str, Any]] = super().add_messages(*messages)
             return added
 
@@ -110,6 +110,19 @@ def _model_settings() -> dict[str, Any]:
     return settings
 
 
+def _summable(cost: float | None) -> dict[str, Any]:
+    """A call's cost for its loop, which adds costs up and has no word for an unknown one."""
+    return {"cost": 0.0, "cost_unknown": True} if cost is None else {"cost": cost}
+
+
+def _true_cost(message: dict[str, Any]) -> dict[str, Any]:
+    """The message as our records keep it: an unknown cost is null, not 0."""
+    extra = dict(message.get("extra") or {})
+    if not extra.pop("cost_unknown", False):
+        return message
+    return message | {"extra": extra | {"cost": None}}
+
+
 class _Line:
     """mini-swe-agent's Model protocol over scaffold.model."""
 
@@ -142,13 +155,12 @@ class _Line:
                 template_kwargs={"finish_reason": call.reply.finish_reason},
             )
         except FormatError as error:
-            error.messages[0]["extra"] |= turn_facts(call, Malformed(""), cost) | {"cost": cost or 0.0}
+            error.messages[0]["extra"] |= turn_facts(call, Malformed(""), cost) | _summable(cost)
             raise
         message = dict(call.reply.raw["choices"][0]["message"])
         first = Action(actions[0]["command"], actions[0]["tool_call_id"])
         facts = turn_facts(call, first, cost)
-        # Its loop adds costs up and has no word for an unknown one; our own record keeps null.
-        return message | {"extra": facts | {"actions": actions, "cost": cost or 0.0}}
+        return message | {"extra": facts | {"actions": actions} | _summable(cost)}
 
     def format_message(self, **values: Any) -> dict[str, Any]:
         return values

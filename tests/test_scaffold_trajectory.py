@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import zipfile
 from collections.abc import Iterator
@@ -195,6 +196,30 @@ def test_inspect_reads_the_export(suite: LoadedSuite, server: ScriptedModel, tmp
     assert usage.total_tokens == sum(turn.usage.total for turn in trajectory.turns if turn.usage)
 
 
+@pytest.mark.parametrize("agent", ["light", "mini"])
+def test_the_inspector_of_mini_swe_agent_opens_a_trajectory(
+    suite: LoadedSuite, server: ScriptedModel, tmp_path: Path, agent: str
+) -> None:
+    pytest.importorskip("minisweagent", reason="mini-swe-agent is not installed: pip install 'rtb[mini]'")
+    inspector = pytest.importorskip("minisweagent.run.utilities.inspector")
+    folder = attempt(suite, server, tmp_path, "malformed", agent=agent)
+
+    async def walk() -> tuple[int, list[str]]:
+        app = inspector.TrajectoryInspector([folder.trajectory])
+        shown = []
+        async with app.run_test() as pilot:
+            for _ in range(app.n_steps):
+                await pilot.pause()
+                shown += [str(widget.render()) for widget in app.query(".message-content")]
+                await pilot.press("l")
+        return app.n_steps, shown
+
+    steps, shown = asyncio.run(walk())
+    assert steps >= len(list(read_trajectory(folder.path).commands))
+    assert any("# Task: Double the double" in text for text in shown)
+    assert any("git apply" in text for text in shown)
+
+
 @pytest.mark.parametrize("character", ["good", "wrong", "malformed", "committer", "flood", "cut", "never-submits"])
 def test_mini_swe_agent_itself_gives_the_same_prediction(
     suite: LoadedSuite, server: ScriptedModel, tmp_path: Path, character: str
@@ -210,6 +235,8 @@ def test_mini_swe_agent_itself_gives_the_same_prediction(
     turns = {agent: read_trajectory(folder.path).turns for agent, folder in folders.items()}
     said = {agent: [[r.command for r in turn.results] for turn in found] for agent, found in turns.items()}
     assert said["light"] == said["mini"]
+    costs = {agent: {turn.cost_usd for turn in found} for agent, found in turns.items()}
+    assert costs == {"light": {None}, "mini": {None}}  # unknown is not zero
     assert replay(ReplayOptions(folders["mini"].path, sandbox="local")).first is None
 
 
