@@ -130,7 +130,7 @@ _TASK = (
     Column("S_TTFT", "number", explain="gold / model"),
     Column("S_TPOT", "number", explain="gold / model"),
     Column("Seconds", "number", explain="wall time of the evaluation"),
-    Column("Why"),
+    Column("Why", wide=True),
 )
 
 
@@ -219,7 +219,7 @@ def solvers_table(view: TaskView) -> Table:
 def failures_table(view: TaskView) -> Table:
     """What typically goes wrong. Numbers and names are left out of the reasons, so that like stands with like."""
     rows = [Row([Cell(str(count), sort=count), outcome, reason]) for count, outcome, reason in view.failures]
-    columns = [Column("Times", "number"), Column("Outcome"), Column("What happened")]
+    columns = [Column("Times", "number"), Column("Outcome"), Column("What happened", wide=True)]
     return Table("failures", "Typical failures", columns, rows)
 
 
