@@ -7,7 +7,7 @@ reports or records that were forged. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from harness.evidence import UnitEvidence
 from harness.grading import machine_fault
@@ -57,25 +57,80 @@ def _kernels_of(files: Mapping[str, bytes], paths: Collection[str]) -> list[Targ
     return found
 
 
-def decide_twin(plan: TwinPlan, tests: TestIds, evidence: UnitEvidence | None) -> TwinFacts | None:
-    """What the twin's run shows; `evidence` is None when nothing could be made wrong. None: the machine failed."""
-    if evidence is None:
+def wanted(tests: TestIds) -> frozenset[str] | None:
+    """The tests that a prediction's twin must fail, one and all; None where that was not measured with gold."""
+    return frozenset(tests.twin_noticed_by) or None
+
+
+def noticed_by(rounds: Sequence[UnitEvidence]) -> frozenset[str]:
+    """Ids that failed on a twin, or in which its process died. A test that was skipped noticed nothing."""
+    found = set()
+    for evidence in rounds:
+        records = evidence.records
+        found |= {name for name, status in records.statuses.items() if status in ("FAILED", "ERROR")}
+        found |= {records.running} if records.running is not None else set()
+    return frozenset(found)
+
+
+def not_reached(asked: Collection[str], evidence: UnitEvidence) -> frozenset[str]:
+    """Of the tests that a round was to run, those that never began because its process died. Empty: it ended well."""
+    records = evidence.records
+    ended_well = records.finished and records.stopped_by is None
+    if ended_well or (not records.tests and records.running is None):
+        return frozenset()
+    return frozenset(asked) - set(records.statuses) - {records.running}
+
+
+def with_noticed(tests: TestIds, rounds: Sequence[UnitEvidence]) -> TestIds:
+    """tests.json with what gold's own twin showed. Unchanged when the machine failed."""
+    if any(machine_fault(evidence) is not None for evidence in rounds):
+        return tests
+    failed = noticed_by(rounds)
+    ids = tuple(name for name in tests.expected if name in failed)
+    return tests.model_copy(update={"twin": "noticed" if ids else "unnoticed", "twin_noticed_by": ids})
+
+
+def decide_twin(plan: TwinPlan, tests: TestIds, rounds: Sequence[UnitEvidence]) -> TwinFacts | None:
+    """What the twin's runs show; `rounds` is empty when nothing could be made wrong. None: the machine failed.
+
+    Where it is known which tests notice gold's twin, each of them must notice this one: a test that passes although
+    the target is wrong does not look at what the target gives, whatever other tests do.
+    """
+    if not rounds:
         return TwinFacts(state="impossible", reason="; ".join(plan.impossible.values()) or "no target")
-    if machine_fault(evidence) is not None:
+    if any(machine_fault(evidence) is not None for evidence in rounds):
         return None
-    records, expected = evidence.records, set(tests.expected)
     what = ", ".join(plan.sabotaged)
-    failed = next(
-        (name for name, status in records.statuses.items() if name in expected and status != "PASSED"), None
-    )
-    failed = failed or (records.running if records.running in expected else None)
-    if failed is not None:
-        reason, state = f"with {what} made wrong, {failed} fails", "noticed"
-    elif not records.tests:
-        reason, state = f"with {what} made wrong, no test was even begun", "unnoticed"
+    must = wanted(tests)
+    failed = noticed_by(rounds) & set(tests.expected)
+    if must is None:
+        state, reason = _any_noticed(failed, tests, rounds)
     else:
-        reason, state = f"with {what} made wrong on purpose, the tests pass all the same", "unnoticed"
-    return TwinFacts.model_validate({"state": state, "reason": reason, "sabotaged": plan.sabotaged})
+        state, reason = _all_noticed(must, failed, rounds)
+    return TwinFacts.model_validate(
+        {"state": state, "reason": f"with {what} made wrong{reason}", "sabotaged": plan.sabotaged}
+    )
+
+
+def _any_noticed(failed: Collection[str], tests: TestIds, rounds: Sequence[UnitEvidence]) -> tuple[str, str]:
+    if failed:
+        return "noticed", f", {next(name for name in tests.expected if name in failed)} fails"
+    if not any(evidence.records.tests for evidence in rounds):
+        return "unnoticed", ", no test was even begun"
+    return "unnoticed", " on purpose, the tests pass all the same"
+
+
+def _all_noticed(must: Collection[str], failed: Collection[str], rounds: Sequence[UnitEvidence]) -> tuple[str, str]:
+    seen = {name for evidence in rounds for name in evidence.records.statuses}
+    blind, unseen = sorted((seen & set(must)) - set(failed)), sorted(set(must) - seen - set(failed))
+    if blind:
+        of_all = "the tests" if len(blind) == len(must) else f"{len(blind)} of {len(must)} tests that must notice it"
+        return "unnoticed", f" on purpose, {of_all} pass all the same, first {blind[0]}"
+    if unseen and not seen:
+        return "unnoticed", ", no test was even begun"
+    if unseen:
+        return "unnoticed", f", the tests ended before {unseen[0]} ({len(unseen)} of {len(must)} were not run)"
+    return "noticed", f", all {len(must)} tests fail that fail with gold made wrong"
 
 
 def with_twin(unit: StageResult, twin: TwinFacts, coverage: CoverageFacts | None, tests: TestIds) -> StageResult:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from harness import controls
 from harness.coverage import decide_coverage
@@ -16,15 +15,16 @@ from harness.gsm8k import read_answers
 from harness.ids import test_ids
 from harness.opened_sides import Place, control_opener, opener, sides
 from harness.plan import patch_plan
+from harness.proven_unit import run_twin, twin_evidence
 from harness.question_set import load_questions
 from harness.stages.accuracy import AccuracyFolder, run_accuracy
 from harness.stages.latency import run_latency
 from harness.stages.latency_grade import METRICS, LatencyFolder, logs_of, pair_values, read_launches, read_times
 from harness.stages.sides import Open, Sides
-from harness.stages.unit import execute_unit, grade_unit, observed_run, read_evidence
+from harness.stages.unit import execute_unit, grade_unit, observed_run
 from harness.statistics import pair_up
 from harness.trace import lay_tracer, read_trace
-from harness.twin import decide_twin
+from harness.twin import with_noticed
 from harness.validation import Control, ControlRun, Validation, notes, refusals
 from rtb.base_tree import base_repository
 from rtb.baseline import Baseline, MetricName, write_baseline
@@ -164,26 +164,25 @@ class Validator:
                 folder = self._folder("unit", control, number) if known else self._unit_run(control, number, found)
                 if folder is not None:
                     found.add(control, grade_unit(task, found.tests, folder))
-        found.tests = found.tests.model_copy(update={"twin": self._unit_twin(found.tests)})
+        found.tests = self._unit_twin(found.tests)
         write_model(self.place.entry.folder.tests_json, found.tests)
         self._trace_unit(found)
 
-    def _unit_twin(self, tests: TestIds) -> Literal["noticed", "unnoticed"] | None:
-        """Whether the tests notice gold's own twin: only then may a twin decide about a prediction."""
+    def _unit_twin(self, tests: TestIds) -> TestIds:
+        """Whether the tests notice gold's own twin, and which do: only then may a twin decide about a prediction."""
         self.say("unit: gold's sabotage twin")
-        entry, folder = self.place.entry, self._folder("unit", "twin", 1)
+        entry, folder = self.place.entry, self._folder("unit", "twinned-gold", 1)
         base, gold = base_repository(entry), patches_of(entry).gold
         with borrow_objects(base.path) as objects:
             plan = patch_plan(entry, objects, base.tree, gold, control="gold")
         if plan.twin is None or plan.twin_change is None:
-            return None
+            return tests
         with self.place.session.open_sandbox(
             self.place.prepared, run=self.place.run, devices=self.place.devices
         ) as sandbox:
             sandbox.write(sandbox.tree, plan.twin_change)
-            execute_unit(entry.task, sandbox, folder, stop_at_failure=True)
-        facts = decide_twin(plan.twin, tests, read_evidence(folder))
-        return facts.state if facts is not None and facts.state != "impossible" else None
+            run_twin(entry.task, plan, sandbox, folder, tests.expected)
+        return with_noticed(tests, twin_evidence(folder))
 
     def _folder(self, stage: StageName, control: str, number: int) -> Path:
         return self.raw / stage / f"{control}-{number}"

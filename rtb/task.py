@@ -231,6 +231,9 @@ class TestIds(Frozen):
         default=None,
         description="whether these tests fail on gold with its targets made wrong; only then may a twin decide",
     )
+    twin_noticed_by: tuple[str, ...] = Field(
+        default=(), description="the expected ids that failed there; each must fail on a prediction made wrong, too"
+    )
     provenance: str = ""
 
     @model_validator(mode="after")
@@ -240,6 +243,10 @@ class TestIds(Frozen):
             raise ValueError(f"id in both fail_to_pass and pass_to_pass: {sorted(both)[0]}")
         if stray := set(self.new_to_pass) - set(self.fail_to_pass):
             raise ValueError(f"new_to_pass id is not in fail_to_pass: {sorted(stray)[0]}")
+        if stray := set(self.twin_noticed_by) - set(self.expected):
+            raise ValueError(f"twin_noticed_by id is not expected: {sorted(stray)[0]}")
+        if self.twin_noticed_by and self.twin != "noticed":
+            raise ValueError("twin_noticed_by names tests that notice the twin, so twin must be 'noticed'")
         for node in (*self.fail_to_pass, *self.pass_to_pass):
             reason = unsound_node_id(node)
             if reason:

@@ -142,6 +142,7 @@ def _host_task(home: Path, number: int, base: str, landed: str, gold: bytes, tes
     tests = {
         "instance_id": folder.name, "fail_to_pass": [f"tests/test_calc.py::{node}" for node in NODES],
         "pass_to_pass": ["tests/test_calc.py::test_zero"], "gold_runs": 3, "base_runs": 3, "twin": "noticed",
+        "twin_noticed_by": [f"tests/test_calc.py::{node}" for node in ("test_zero", *NODES)],
     }  # fmt: skip
     (folder / "tests.json").write_text(json.dumps(tests))
 

@@ -68,12 +68,13 @@ def execute_unit(
     *,
     trusted: Collection[str] | None = None,
     stop_at_failure: bool = False,
+    only: Collection[str] | None = None,
 ) -> None:
     """Run the task's tests and leave console.log, records.jsonl, junit.xml and exec.json in `raw`.
 
     The tree must already hold the trusted tests and configuration. `trusted` names every path of the tree that does
     not come from the model's patch; with it, a conftest file, plugin or configuration from elsewhere is found out.
-    `stop_at_failure` ends the session at the first test that does not pass.
+    `stop_at_failure` ends the session at the first test that does not pass; `only` runs these ids and no others.
     Raises what the sandbox raises when the machine fails, and OutOfSpace when the host's disk is full.
     """
     unit = unit_of(task)
@@ -85,7 +86,7 @@ def execute_unit(
     worker = {f"{place.name}/{name}": Entry((_WORKER / name).read_bytes()) for name in _WORKER_FILES}
     sandbox.write(sandbox.scratch, Change(write=worker))
     before = _sources(sandbox, unit)
-    argv, plan = command(task, place, sandbox.tree, stop_at_failure)
+    argv, plan = command(task, place, sandbox.tree, stop_at_failure, only)
     result = sandbox.execute(
         argv,
         output=folder.console,
@@ -148,7 +149,9 @@ def unit_of(task: Task) -> UnitStage:
     return task.unit
 
 
-def command(task: Task, place: Place, tree: str, stop_at_failure: bool = False) -> tuple[list[str], bytes]:
+def command(
+    task: Task, place: Place, tree: str, stop_at_failure: bool = False, only: Collection[str] | None = None
+) -> tuple[list[str], bytes]:
     """The argv of the run and the plan for its standard input. Raises ExpectedError for a command we cannot run."""
     words = shlex.split(unit_of(task).command)
     arguments = words[3:]
@@ -174,6 +177,7 @@ def command(task: Task, place: Place, tree: str, stop_at_failure: bool = False) 
         "records": place.records,
         "own": sorted(own_packages(task)),
         "stop": stop_at_failure,
+        "only": None if only is None else sorted(only),
     }
     # -S and -s: nothing of the tree may run before our runner (see runner.start_site). The pycs: a compiled file
     # that says "do not check me" is checked against its source all the same.

@@ -59,7 +59,8 @@ def report_message(report: Any) -> str:
 
 
 class Recorder:
-    """The plugin. `before_conftests` puts the tree on the path: until then nothing of it can be imported.
+    """The plugin. `before_conftests` puts the tree on the path: until then nothing of it can be imported. `only`: the
+    ids to run (None: all).
     `runtestprotocol` is pytest's own, taken before any code of the tree could replace it."""
 
     def __init__(
@@ -69,12 +70,14 @@ class Recorder:
         runtestprotocol: Callable[..., Any],
         before_conftests: Callable[[], None],
         stop_at_failure: bool,
+        only: frozenset[str] | None,
     ) -> None:
         self._emit = emit
         self._tree = tree
         self._runtestprotocol = runtestprotocol
         self._before_conftests = before_conftests
         self._stop_at_failure = stop_at_failure
+        self._only = only
         self._begun = 0
         self._current: dict[str, Any] | None = None
         self._foreign: list[str] = []
@@ -128,6 +131,15 @@ class Recorder:
         elif report.outcome == "skipped":
             message = report_message(report)[:MESSAGE_CHARACTERS]
             self._emit("collect_skip", {"id": str(report.nodeid), "message": message})
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
+        """Leave out what was not asked for. By id after collection: ids on the command line choose another order."""
+        if self._only is not None:
+            left_out = [item for item in items if str(item.nodeid) not in self._only]
+            items[:] = [item for item in items if str(item.nodeid) in self._only]
+            if left_out:
+                config.hook.pytest_deselected(items=left_out)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: Any) -> None:

@@ -184,7 +184,8 @@ def main() -> None:
     def put_tree_on_path() -> None:
         sys.path[:] = [tree] + roots + [entry for entry in sys.path if entry not in roots and entry != tree]
 
-    plugin = recorder.Recorder(emit, tree, runtestprotocol, put_tree_on_path, bool(plan["stop"]))
+    only = None if plan["only"] is None else frozenset(plan["only"])
+    plugin = recorder.Recorder(emit, tree, runtestprotocol, put_tree_on_path, bool(plan["stop"]), only)
     sys.argv = [os.path.join(os.path.dirname(pytest.__file__), "__main__.py")] + plan["args"]
     leave, streams, wait = os._exit, (sys.__stdout__, sys.__stderr__), time.sleep
     traced = "RTB_TRACE" in os.environ
