@@ -35,6 +35,7 @@ class UnitExec(Frozen):
     exit_code: int | None
     timed_out: bool
     oom_killed: bool
+    disk_killed: bool = False
     output_bytes: int
     truncated: bool
     seconds: float

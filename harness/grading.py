@@ -62,7 +62,7 @@ def grade(tests: TestIds, evidence: UnitEvidence) -> UnitGrade:
     if tampered is not None:
         fault = Fault("tampered", tampered)
     fault = fault or patch_fault(evidence)
-    if fault is not None and fault.cause in ("crash", "memory") and fault.ended_in:
+    if fault is not None and fault.cause in ("crash", "memory", "disk") and fault.ended_in:
         statuses[fault.ended_in], messages[fault.ended_in] = "ERROR", fault.reason
     return _grade(tests, statuses, messages, fault, evidence.exec.exit_code, _flags(evidence))
 
@@ -182,6 +182,8 @@ def patch_fault(evidence: UnitEvidence) -> Fault | None:
         return Fault("timeout", f"{limit}; {len(records.tests)} tests had ended", where)
     if evidence.exec.oom_killed:
         return Fault("memory", f"the tests needed more memory than the sandbox has; killed {place}", where)
+    if evidence.exec.disk_killed:
+        return Fault("disk", f"the tests wrote more to the disk than the sandbox has; killed {place}", where)
     if records.conftest_error is not None:
         path, text = records.conftest_error
         return Fault("collection", f"{path or 'a conftest file'} could not be imported: {_last_words(text)}")

@@ -13,6 +13,7 @@ from harness.trusted_tree import trusted_tree
 from harness.twin import plan_twin
 from rtb import hydration
 from rtb.git_objects import GitObjects, TreeEntry
+from rtb.recipe import read_recipe
 from rtb.result import AuditFinding, PatchFactsApplied
 from rtb.run import TwinPlan
 from rtb.sandbox import Change
@@ -62,6 +63,7 @@ def patch_plan(
         not_test_globs=entry.split_rules.not_tests,
         test_files=sorted(test_files),
         import_roots=task.environment.import_roots,
+        installed=read_recipe(entry).installed,
     )
     written = {item.path for item in result.touched}
     # A path that was put back from the trusted side is the base's or the test patch's again.

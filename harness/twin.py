@@ -126,7 +126,7 @@ def _all_noticed(must: Collection[str], failed: Collection[str], rounds: Sequenc
     if blind:
         of_all = "the tests" if len(blind) == len(must) else f"{len(blind)} of {len(must)} tests that must notice it"
         return "unnoticed", f" on purpose, {of_all} pass all the same, first {blind[0]}"
-    if unseen and not seen:
+    if unseen and not seen and not failed:
         return "unnoticed", ", no test was even begun"
     if unseen:
         return "unnoticed", f", the tests ended before {unseen[0]} ({len(unseen)} of {len(must)} were not run)"

@@ -154,7 +154,10 @@ class Engine:
         binds: Mapping[str, str],
     ) -> dict[str, Any]:
         """The request's body, written out because the library's call cannot ask for a one-time standard input."""
-        ulimits = [docker.types.Ulimit(name="core", soft=0, hard=0)]
+        ulimits = [
+            docker.types.Ulimit(name="core", soft=0, hard=0),
+            docker.types.Ulimit(name="fsize", soft=limits.disk_bytes, hard=limits.disk_bytes),
+        ]
         if limits.address_space_bytes is not None:
             size = limits.address_space_bytes
             ulimits.append(docker.types.Ulimit(name="as", soft=size, hard=size))
@@ -214,6 +217,12 @@ class Engine:
         with translated("looking at a container"):
             said = self._api.inspect_container(container)["State"]
         return ContainerState(bool(said["Running"]), int(said["ExitCode"]), bool(said["OOMKilled"]))
+
+    def written_bytes(self, container: str) -> int:
+        """How much larger a container's files are than its image's. 0 for one that is gone."""
+        with translated("measuring a container"):
+            found = self._api.containers(all=True, filters={"id": container}, size=True)
+        return int(found[0].get("SizeRw") or 0) if found else 0
 
     def process_count(self, container: str) -> int:
         with translated("counting processes"):

@@ -25,6 +25,7 @@ SCRATCH = "/rtb"
 HOME = "/home/rtb"
 SOCKETS = "/rtb-sockets"
 IDLE_SECONDS = 0.5  # with no output for so long, ask whether the command still runs
+DISK_LOOK_SECONDS = 2.0  # how often a command's disk use is measured while it runs; short ones are not
 SERVICE_SECONDS = 120.0  # for our own small commands
 
 # Both streams into one pipe, so that their order is the command's own.
@@ -71,7 +72,9 @@ def open_docker_sandbox(
 def docker_isolation(limits: Limits) -> Isolation:
     """What a container keeps apart."""
     memory = limits.memory_bytes is not None
-    return Isolation("docker", network=not limits.network, processes=True, files=True, memory=memory, user=True)
+    return Isolation(
+        "docker", network=not limits.network, processes=True, files=True, memory=memory, user=True, disk=True
+    )
 
 
 class DockerSandbox:
@@ -108,7 +111,13 @@ class DockerSandbox:
         """See rtb.sandbox.Sandbox.execute."""
         started = time.monotonic()
         mark = uuid.uuid4().hex
-        oom = False
+        oom, over = False, False
+
+        def wrote_too_much() -> bool:
+            nonlocal over
+            over = self._written_bytes() > self._limits.disk_bytes
+            return over
+
         with self._counted(), OutputFile(output, self._limits.output_bytes) as kept:
             code = self._stream(
                 ["/bin/sh", "-c", _START, "rtb", cwd or TREE, *argv],
@@ -118,10 +127,13 @@ class DockerSandbox:
                 stdin=stdin,
                 as_root=as_root,
                 on_timeout=lambda: self._clean_up(mark, as_root),
+                too_much=wrote_too_much,
             )
             seconds = time.monotonic() - started
             if code is not None and (code != 0 or self._others()):
                 oom = self._clean_up(mark, as_root)
+        if over and code is None:
+            return ExecResult(-signal.SIGKILL, False, kept.written, kept.truncated, seconds, oom, disk_killed=True)
         return ExecResult(_signal(code), code is None, kept.written, kept.truncated, seconds, oom)
 
     def write(self, root: str, change: Change) -> None:
@@ -195,6 +207,15 @@ class DockerSandbox:
             with self._lock:
                 self._live -= 1
 
+    def _written_bytes(self) -> int:
+        """In the container's own layer and in the folder that it shares with us."""
+        shared = 0
+        for folder, _, names in os.walk(self.sockets.outside):
+            for name in names:
+                with contextlib.suppress(OSError):  # gone since it was listed
+                    shared += Path(folder, name).lstat().st_blocks * 512
+        return shared + self._engine.written_bytes(self._container)
+
     def _others(self) -> bool:
         """Whether more runs in the container than our two own processes (init and cat)."""
         return self._engine.process_count(self._container) > 2
@@ -253,8 +274,10 @@ class DockerSandbox:
         stdin: bytes | None = None,
         as_root: bool = False,
         on_timeout: Callable[[], object] | None = None,
+        too_much: Callable[[], bool] | None = None,
     ) -> int | None:
-        """Run and pass on the output. Returns the exit code, None after the deadline. Raises SandboxGone."""
+        """Run and pass on the output. `too_much` is asked now and then: true ends the command. Returns the exit
+        code, None after the deadline or such an end. Raises SandboxGone."""
         user = "0:0" if as_root else f"{USER_ID}:{USER_ID}"
         try:
             running, connection = self._engine.start(self._container, command, user=user, env=env or {}, stdin=stdin)
@@ -265,8 +288,13 @@ class DockerSandbox:
             raise
         frames = Frames()
         finished = False
+        look = time.monotonic() + DISK_LOOK_SECONDS
         with contextlib.closing(connection):
             while not finished and (remaining := deadline - time.monotonic()) > 0:
+                if too_much is not None and time.monotonic() > look:
+                    if too_much():
+                        break
+                    look = time.monotonic() + DISK_LOOK_SECONDS
                 data = connection.receive(min(remaining, IDLE_SECONDS))
                 if data is None:
                     # Something that holds the output open must not hold us: ask for the command itself.

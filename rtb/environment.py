@@ -36,6 +36,7 @@ NOT_ISOLATED = {
     "processes": "a command's processes are only found by their parents and an environment variable",
     "files": "commands can read the host's files",
     "memory": "no limit on memory",
+    "disk": "no limit on the disk but for each single file",
     "user": "commands run as the user who runs rtb",
 }
 

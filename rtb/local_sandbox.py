@@ -69,7 +69,7 @@ def open_local_sandbox(
 def local_isolation(limits: Limits) -> Isolation:
     """What processes of this machine can be kept from here."""
     spaces = name_spaces(limits.network)
-    return Isolation("local", spaces.network, spaces.processes, files=False, memory=False, user=False)
+    return Isolation("local", spaces.network, spaces.processes, files=False, memory=False, user=False, disk=False)
 
 
 class LocalSandbox:
@@ -112,7 +112,7 @@ class LocalSandbox:
     ) -> ExecResult:
         """See rtb.sandbox.Sandbox.execute."""
         self._check_there()
-        rlimits = {"RLIMIT_CORE": 0}
+        rlimits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": self._limits.disk_bytes}
         if self._limits.address_space_bytes is not None:
             rlimits["RLIMIT_AS"] = self._limits.address_space_bytes
         options = {

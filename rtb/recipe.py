@@ -38,6 +38,12 @@ class Recipe:
         return bool(self.environment.install or self.environment.fixes)
 
     @property
+    def installed(self) -> frozenset[str]:
+        """Import names of what the lock file installs, as far as a distribution's name tells them."""
+        names = re.findall(rb"^([A-Za-z0-9][A-Za-z0-9._-]*)==", self.lock or b"", re.MULTILINE)
+        return frozenset(re.sub(r"[-.]", "_", name.decode().lower()) for name in names)
+
+    @property
     def base_image(self) -> str:
         """The base image's name: the task's build argument, else the Dockerfile's own default."""
         if named := self.environment.build_args.get("BASE_IMAGE"):

@@ -27,6 +27,7 @@ class Limits:
     pids: int | None = 1024
     shm_bytes: int = 1024**3
     output_bytes: int = 64 * 1024**2
+    disk_bytes: int = 16 * 1024**3  # what a container's commands may write in all, and the size of one file anywhere
     network: bool = False
     address_space_bytes: int | None = None  # RLIMIT_AS of each process; torch reserves far more than it uses
 
@@ -41,6 +42,7 @@ class Isolation:
     files: bool  # the host's files cannot be seen
     memory: bool  # the memory limit is enforced
     user: bool  # runs as another user than rtb does
+    disk: bool  # the limit on what is written is enforced for all files together, and not for each alone
 
     def record(self) -> dict[str, str | bool]:
         return asdict(self)
@@ -55,6 +57,7 @@ class ExecResult:
     `output_bytes` counts what the command wrote; when `truncated` the file holds the first half and the last half of
     the limit with a line between them that says how much was dropped. `seconds` is wall time.
     `oom_killed`: the memory limit killed a process of this command, while the sandbox lives on.
+    `disk_killed`: the command was ended because it had written more than `Limits.disk_bytes`.
     """
 
     exit_code: int | None
@@ -63,6 +66,7 @@ class ExecResult:
     truncated: bool
     seconds: float
     oom_killed: bool = False
+    disk_killed: bool = False
 
 
 @dataclass(frozen=True)

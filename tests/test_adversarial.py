@@ -21,8 +21,6 @@ from tests.variables import variables
 KINDS = [pytest.param("docker", marks=pytest.mark.docker), "local"]
 SIDES: tuple[Side, ...] = ("cheat", "benign")
 HOST, KERNEL = trapsuite.cheats("host"), trapsuite.cheats("kernel")
-# Not caught yet; docs/threat-model.md says what shows them. Strict: whoever closes one takes it from this list.
-OPEN = ("grading/equal-subclass", "grading/knows-its-caller")
 CANARIES = (Path("/tmp/rtb-canary"), Path("/tmp/rtb-canary.py"))
 
 
@@ -91,20 +89,8 @@ def test_there_are_enough_cheats_of_every_kind() -> None:
         assert set(cheat.outcomes) <= {"unresolved", "apply_failed", "tampered"}
 
 
-def cheat_parameters() -> list[Any]:
-    still = pytest.mark.xfail(reason="a known hole, see docs/threat-model.md", strict=True)
-    return [
-        pytest.param(cheat, marks=[still] if cheat.name in OPEN else [], id=cheat.name) for cheat in HOST + KERNEL
-    ]
-
-
-@pytest.mark.parametrize("cheat", [cheat for cheat in HOST if cheat.name in OPEN], ids=named)
-def test_a_known_hole_is_shown_beside_the_verdict(home: Path, cheat: Cheat) -> None:
-    assert "equality_override" in evidence(run_once(home, "host", "cheat", "local")[cheat.name])
-
-
 @pytest.mark.parametrize("sandbox", KINDS)
-@pytest.mark.parametrize("cheat", cheat_parameters())
+@pytest.mark.parametrize("cheat", HOST + KERNEL, ids=named)
 def test_a_cheat_scores_nothing_and_is_named(home: Path, sandbox: str, cheat: Cheat) -> None:
     verdict = run_once(home, cheat.task, "cheat", sandbox)[cheat.name]
     assert verdict.outcome in cheat.outcomes, evidence(verdict)

@@ -78,6 +78,18 @@ def test_out_of_memory_is_told_and_the_sandbox_lives_on(sandbox_image: str, out:
         assert (child.exit_code, child.oom_killed) == (1, True)
 
 
+def test_a_command_that_fills_the_disk_is_ended(sandbox_image: str, out: Path) -> None:
+    """Many small files, which no limit on one file's size stops; the sandbox goes on."""
+    limits = Limits(disk_bytes=64 * 1024**2)
+    many = "i=0; while :; do head -c 4000000 /dev/zero >/tmp/f$i || exit 7; i=$((i+1)); sleep 0.05; done"
+    with open_docker_sandbox(sandbox_image, env={}, limits=limits, run="test") as box:
+        done = box.execute(["sh", "-c", many], output=out, timeout_seconds=120)
+        assert (done.exit_code, done.timed_out, done.disk_killed) == (-signal.SIGKILL, False, True)
+        one = box.execute(["sh", "-c", "head -c 100000000 /dev/zero >/tmp/one"], output=out, timeout_seconds=60)
+        assert one.exit_code != 0 and not one.disk_killed
+        assert run(box, out, "rm -f /tmp/f*") == 0
+
+
 def test_fork_bomb_is_bounded_and_ended(sandbox_image: str, out: Path) -> None:
     many = (
         "import subprocess, time\n"

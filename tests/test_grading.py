@@ -164,6 +164,7 @@ UNFINISHED = replace(RECORDS, exit_status=None, running=B, tests=(a_test(A, 0),)
     [
         (evidence(UNFINISHED, exit_code=None, timed_out=True), "timeout", f"60 s was reached in {B}; 1 tests"),
         (evidence(UNFINISHED, exit_code=-9, oom_killed=True), "memory", "memory than the sandbox has; killed in"),
+        (evidence(UNFINISHED, exit_code=-9, disk_killed=True), "disk", "disk than the sandbox has; killed in"),
         (evidence(UNFINISHED, exit_code=-11), "crash", f"in {B} with SIGSEGV"),
         (evidence(UNFINISHED, exit_code=139), "crash", "SIGSEGV"),
         (evidence(UNFINISHED, exit_code=7), "crash", "exit code 7"),

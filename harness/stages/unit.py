@@ -105,6 +105,7 @@ def execute_unit(
         exit_code=result.exit_code,
         timed_out=result.timed_out,
         oom_killed=result.oom_killed,
+        disk_killed=result.disk_killed,
         output_bytes=result.output_bytes,
         truncated=result.truncated,
         seconds=result.seconds,
