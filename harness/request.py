@@ -45,8 +45,9 @@ class Plan(Frozen):
 class RequestRecord(Frozen):
     """One request as it went. Enough to compute every number again; a fault is in `error`, never a zero.
 
-    `tokens`: (ns since sent, completion tokens so far) at each chunk where the server's count rose. Without counts in
-    the chunks (`continuous` false): (ns, number of text chunks so far).
+    `tokens`: (ns since sent, completion tokens so far) at each chunk where the server's count rose, and at each later
+    one that brought text all the same: a server may count tokens before it has them. Without counts in the chunks
+    (`continuous` false): (ns, number of text chunks so far).
     """
 
     index: int

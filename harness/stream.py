@@ -147,9 +147,11 @@ class _Reading:
         usage = event.get("usage")
         if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
             count = usage["completion_tokens"]
-            # A rise counts only where a choice came with it: the closing usage chunk brings no token.
-            if choices and count > (self.tokens[-1][1] if self.tokens else 0):
-                self.tokens.append((at, count))
+            # A rise counts only where a choice came with it: the closing usage chunk brings no token. Text without a
+            # rise is of tokens that were counted before they were there: the last of them came with it.
+            known = self.tokens[-1][1] if self.tokens else 0
+            if choices and (count > known or (known and _text(choices[0]))):
+                self.tokens.append((at, max(count, known)))
             self.completion_tokens = count
             self.prompt_tokens = usage.get("prompt_tokens", self.prompt_tokens)
         if choices:
@@ -157,14 +159,20 @@ class _Reading:
             self._choice(at, choices[0])
 
     def _choice(self, at: int, choice: dict[str, Any]) -> None:
-        delta = choice.get("delta") or choice.get("message")
-        text = choice.get("text") if delta is None else delta.get("content") or delta.get("reasoning_content")
+        delta, text = choice.get("delta") or choice.get("message"), _text(choice)
         # A first chat chunk with a role only brings no token; an empty text in a completion may be half a character.
         if text or (text is not None and delta is None and choice.get("finish_reason") is None):
             self.text_chunks.append(at)
         if text:
             self.text.append(text)
         self.finish = choice.get("finish_reason") or self.finish
+
+
+def _text(choice: dict[str, Any]) -> str | None:
+    """What a choice says, in the shape of either endpoint."""
+    delta = choice.get("delta") or choice.get("message")
+    text: str | None = choice.get("text") if delta is None else delta.get("content") or delta.get("reasoning_content")
+    return text
 
 
 def to_record(

@@ -19,8 +19,8 @@ from typing import Any
 
 chance = random.Random(1)
 FAULTS = (
-    "none", "role_chunk", "bundle", "error_event", "short", "no_usage", "final_usage", "close", "status_500",
-    "no_json", "stop", "hang", "one_chunk", "split_bytes", "close_long", "close_some", "short_later",
+    "none", "role_chunk", "bundle", "early_count", "error_event", "short", "no_usage", "final_usage", "close",
+    "status_500", "no_json", "stop", "hang", "one_chunk", "split_bytes", "close_long", "close_some", "short_later",
 )  # fmt: skip
 
 
@@ -127,7 +127,8 @@ class Connection(threading.Thread):
             choice |= {"delta": {"content": text}} if "messages" in body else {"text": text}
             event: dict[str, Any] = {"object": "text_completion", "choices": [choice]}
             if fault not in ("no_usage", "final_usage"):
-                event["usage"] = {"prompt_tokens": 3, "completion_tokens": count}
+                claimed = asked if fault == "early_count" and first else count
+                event["usage"] = {"prompt_tokens": 3, "completion_tokens": claimed}
             self.send_event("{broken" if fault == "no_json" and first else json.dumps(event))
             if fault == "error_event" and first:
                 self.send_event('{"error": {"message": "planted", "code": 500}}')

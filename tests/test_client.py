@@ -45,8 +45,8 @@ def plan(address: str, count: int = 3, tokens: int = 8, concurrency: int = 1, **
     )
 
 
-def one(folder: Path, fault: str, **more: object) -> RequestRecord:
-    with mock(folder, "--ttft-ms", "5", "--gap-ms", "2", "--fault", fault) as address:
+def one(folder: Path, fault: str, gap_ms: int = 2, **more: object) -> RequestRecord:
+    with mock(folder, "--ttft-ms", "5", "--gap-ms", str(gap_ms), "--fault", fault) as address:
         return perform(plan(address, count=1, **more))[0]
 
 
@@ -140,7 +140,7 @@ def test_a_role_chunk_is_no_token(tmp_path: Path) -> None:
 
 
 def test_several_tokens_a_chunk_are_counted_by_usage(tmp_path: Path) -> None:
-    record = one(tmp_path, "bundle")
+    record = one(tmp_path, "bundle", gap_ms=40)
     assert [count for _, count in record.tokens] == [4, 8]
     found = timing(record)
     assert found is not None and found.tpot is not None
@@ -148,6 +148,16 @@ def test_several_tokens_a_chunk_are_counted_by_usage(tmp_path: Path) -> None:
     assert found.tpot == pytest.approx(spread / 4)
     other = by_vllm_bench(record)[1]
     assert other == pytest.approx(spread / 7)  # their definition divides by all tokens but one
+
+
+def test_tokens_that_are_counted_before_they_are_there_win_nothing(tmp_path: Path) -> None:
+    """The second chunk claims them all; the text of the others is still to come."""
+    record = one(tmp_path, "early_count", gap_ms=40)
+    found = timing(record)
+    assert found is not None and found.tpot is not None
+    assert record.tokens[1][1] == record.completion_tokens
+    assert record.tokens[-1][0] > record.tokens[1][0]
+    assert found.tpot == pytest.approx((record.tokens[-1][0] - record.tokens[0][0]) / 7e9)
 
 
 def test_all_tokens_in_one_chunk_have_no_tpot(tmp_path: Path) -> None:
@@ -220,7 +230,11 @@ def test_our_numbers_beside_those_of_other_clients(tmp_path: Path) -> None:
     with mock(tmp_path, "--ttft-ms", "40", "--gap-ms", "20") as address:
         records = perform(plan(address, count=4))
     # A busy machine can hand us two tokens in one read; then the definitions differ, as docs/measurement.md says.
-    apart = [record for record in records if [count for _, count in record.tokens] == list(range(1, 9))]
+    apart = [
+        record
+        for record in records
+        if [count for _, count in record.tokens] == list(range(1, 9)) and len({at for at, _ in record.tokens}) == 8
+    ]
     assert apart
     for record in apart:
         ours = timing(record)
