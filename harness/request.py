@@ -64,6 +64,7 @@ class RequestRecord(Frozen):
     completion_tokens: int | None = None
     finish: str | None = None
     text: str | None = None
+    characters: int | None = Field(default=None, description="of the text, kept or not; null in runs of before")
     text_sha256: str | None = None
     error: str | None = None
 

@@ -207,6 +207,7 @@ def to_record(
         completion_tokens=reading.completion_tokens,
         finish=reading.finish,
         text=text if keep_text else None,
+        characters=len(text),
         text_sha256=hashlib.sha256(text.encode()).hexdigest(),
         error=error,
     )

@@ -71,6 +71,7 @@ class LaunchTimes:
     ttft_p99: float | None
     tpot_p99: float | None
     tokens_per_second: float | None
+    characters_median: float | None
 
     @property
     def invalid_share(self) -> float:
@@ -105,6 +106,9 @@ def summarise(records: Sequence[RequestRecord]) -> LaunchTimes:
         ttft_p99=quantile(ttft, 0.99),
         tpot_p99=quantile(tpot, 0.99),
         tokens_per_second=sum(item.tokens for item in valid) / span if span > 0 and valid else None,
+        characters_median=median(
+            [record.characters for record in records if record.characters is not None and timing(record) is not None]
+        ),
     )
 
 

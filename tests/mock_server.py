@@ -19,8 +19,9 @@ from typing import Any
 
 chance = random.Random(1)
 FAULTS = (
-    "none", "role_chunk", "bundle", "early_count", "error_event", "short", "no_usage", "final_usage", "close",
-    "status_500", "no_json", "stop", "hang", "one_chunk", "split_bytes", "close_long", "close_some", "short_later",
+    "none", "role_chunk", "bundle", "early_count", "empty_text", "error_event", "short", "no_usage", "final_usage",
+    "close", "status_500", "no_json", "stop", "hang", "one_chunk", "split_bytes", "close_long", "close_some",
+    "short_later",
 )  # fmt: skip
 
 
@@ -121,7 +122,7 @@ class Connection(threading.Thread):
             sleep_until(arrived + (ttft + first * gap) * options.factor / 1000)
             count = min(first + size, len(pieces))
             last = count == len(pieces)
-            text = "".join(pieces[first:count])
+            text = "" if fault == "empty_text" and count % 4 else "".join(pieces[first:count])
             ended = ("stop" if fault == "stop" or options.answers else "length") if last else None
             choice: dict[str, Any] = {"index": 0, "finish_reason": ended}
             choice |= {"delta": {"content": text}} if "messages" in body else {"text": text}

@@ -103,6 +103,14 @@ def test_answers_that_stop_early_fail_however_fast_they_are(tmp_path: Path, gold
     assert result.latency is None or result.latency.invalid
 
 
+def test_answers_with_the_right_count_and_little_text_fail(tmp_path: Path, gold: Opener) -> None:
+    model = opener(tmp_path / "model", "--ttft-ms 1 --gap-ms 1 --fault empty_text")
+    with both(gold, model) as sides:
+        result = run_latency(latency_task(concurrency=1), sides, tmp_path / "raw", schedule=TWO)
+    assert result.status == "failed"
+    assert "as many tokens as gold's, but 2 characters and not 10" in result.reason
+
+
 def test_a_server_that_cannot_do_the_workload_is_the_patchs_when_gold_can(tmp_path: Path, gold: Opener) -> None:
     model = opener(tmp_path / "model", f"{PLAIN} --exit-code 2")
     with both(gold, model) as sides:

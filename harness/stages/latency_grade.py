@@ -104,6 +104,8 @@ def read_launches(path: Path) -> tuple[Launch, ...]:
 
 
 Times = dict[tuple[int, Side, str], LaunchTimes]
+# Equal prompts and equal counts of tokens: texts may part ways, but not be half as long in the median.
+SHORT_SHARE = 0.5
 
 
 def read_times(folder: LatencyFolder, launches: Sequence[Launch], batch_only: bool = False) -> Times:
@@ -142,11 +144,19 @@ def logs_of(pairs: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def invalid_requests(times: Times, side: Side) -> dict[str, int]:
-    """Invalid requests of a side by reason."""
+    """Invalid requests of a side by reason. The model's are invalid, too, where they say as many tokens as gold's and
+    bring less than SHORT_SHARE of their text: a server may say what it likes about its tokens."""
     found: dict[str, int] = {}
     for (_, owner, _), item in times.items():
         for reason, count in item.invalid.items() if owner == side else ():
             found[reason] = found.get(reason, 0) + count
+    if side == "model":
+        for (pair, owner, workload), item in times.items():
+            gold = times.get((pair, "gold", workload))
+            theirs, ours = item.characters_median, gold.characters_median if gold is not None else None
+            if owner == "model" and theirs is not None and ours and theirs < SHORT_SHARE * ours:
+                reason = f"as many tokens as gold's, but {theirs:.0f} characters and not {ours:.0f}"
+                found[reason] = found.get(reason, 0) + item.requests
     return found
 
 
