@@ -257,7 +257,7 @@ def _meanings(node: ast.expr) -> tuple[str, ...]:
 def _launches(function: FunctionNode) -> tuple[str, ...]:
     """Names of what is launched by `kernel[grid](...)` or `wrap(kernel)[grid](...)`; local variables are followed."""
     own = [node for statement in function.body for node in nodes(statement)]
-    called = [node.func for node in own if node.__class__ is ast.Call and isinstance(node.func, ast.Subscript)]  # type: ignore[attr-defined]
+    called = [node.func for node in own if node.__class__ is ast.Call and isinstance(node.func, ast.Subscript)]
     if not called:
         return ()
     local: dict[str, list[str]] = {}
