@@ -60,6 +60,21 @@ def push_rows(rows: Sequence[Mapping[str, str]], name: str, private: bool = True
         ) from error
 
 
+def pull_rows(name: str) -> list[dict[str, str]]:
+    """Rows of split `test` of a data set on the hub, as `push_rows` wrote them.
+
+    Raises ExpectedError when it cannot be had.
+    """
+    library = _datasets()
+    try:
+        return [dict(row) for row in library.load_dataset(name, split="test")]
+    except (OSError, ValueError, library.exceptions.DatasetsError) as error:
+        raise ExpectedError(
+            f"the data set {name} cannot be loaded ({type(error).__name__}: {str(error)[:200]}): check the name, and "
+            "for a private one set HF_TOKEN to a token that may read it"
+        ) from error
+
+
 def load_rows(path: Path) -> list[dict[str, str]]:
     """Rows of a JSONL file, a parquet file or a folder of `save_to_disk`."""
     if path.is_dir():
