@@ -209,6 +209,8 @@ def _show_summary(summary: Summary) -> None:
     if summary.incomplete:
         missing = summary.wanted - sum(row.record.finished for row in summary.rows)
         say(f"{missing} of {summary.wanted} attempts are not finished: the same command does the rest")
+    if not any(row.record.finished for row in summary.rows):
+        return  # there is nothing to evaluate
     say(f"predictions: {', '.join(map(str, summary.files))}")
     several = f" --attempts {len(summary.files)}" if len(summary.files) > 1 else ""
     say(f"next: rtb evaluate --predictions {summary.files[0]}{several}")

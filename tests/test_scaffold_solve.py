@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import re
 import shutil
 import signal
 import subprocess
@@ -373,6 +375,40 @@ def test_control_c_keeps_everything_and_the_same_command_goes_on(
         assert "# tried" in lines[entry.instance_id]["model_patch"]
         assert lines[entry.instance_id]["finished"] is False
         assert "Interrupted" in found.unfinished[entry.instance_id] and entry.instance_id not in found.ids
+
+
+def test_progress_tells_tokens_and_cost_so_far_and_what_to_do_next(
+    suite: LoadedSuite, server: ScriptedModel, tmp_path: Path
+) -> None:
+    (tmp_path / "prices.json").write_text('{"models": {"local/good": {"input": 10, "output": 20}}}')
+
+    def command(model: str, *more: str) -> subprocess.CompletedProcess[str]:
+        arguments = [
+            "solve",
+            "--model",
+            f"local/{model}",
+            "--base-url",
+            server.url,
+            "--suite",
+            "toy",
+            "--plain",
+            *more,
+        ]
+        return subprocess.run(
+            [sys.executable, "-m", "rtb.cli", *arguments, "--plain", "--sandbox", "local", "--out", f"{model}.jsonl"],
+            cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+            env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        )  # fmt: skip
+
+    done = command("good", "--prices", "prices.json")
+    assert done.returncode == 0, done.stderr
+    amount = r"[\d,]+ tokens, \$0\.\d{4}"
+    assert re.search(rf"toy__toy-1: step 2, {amount}", done.stderr)
+    assert re.search(rf"toy__toy-2: step 3, {amount}; all {amount}", done.stderr)
+    assert "next: rtb evaluate --predictions good.jsonl" in done.stderr
+    refused = command("unauthorized")
+    assert refused.returncode == 1 and "HTTP 401" in refused.stderr
+    assert "next:" not in refused.stderr, "there is nothing to evaluate"
 
 
 def test_a_prompt_can_be_seen_without_a_model(suite: LoadedSuite, tmp_path: Path) -> None:
