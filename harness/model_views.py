@@ -17,11 +17,12 @@ from harness.stages.accuracy import AccuracyFolder
 from harness.stages.latency_grade import BATCH, LatencyFolder, Launch, logs_of, pair_values, read_launches
 from harness.stages.sides import Side
 from harness.timing import LaunchTimes, Timing, summarise, timing
-from rtb.page import Column, Row, Table, table_html
+from rtb.page import Cell, Column, Row, Table, badge, table_html
 from rtb.result import AccuracyFacts, LatencyFacts, RatioFacts
 
 MOST_FLIPS = 40
 SIDES: tuple[Side, Side] = ("gold", "model")
+DECISION_TONES = {"passed": "good", "failed": "bad", "inconclusive": "warn"}
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,9 @@ def _ratios(facts: LatencyFacts) -> Markup:
     )  # fmt: skip
 
     def row(name: str, item: RatioFacts, shown_only: bool) -> Row:
-        decision = f"{item.decision} (shown, decides nothing)" if shown_only else item.decision
+        decision: Cell | str = f"{item.decision} (shown, decides nothing)"
+        if not shown_only:
+            decision = Cell(badge(item.decision, DECISION_TONES.get(item.decision, "")))
         return Row([
             name, decision, f"{item.estimate:.4f}", f"{item.low:.4f} to {item.high:.4f}", str(item.pairs),
             f"{item.threshold:g}", milliseconds(item.gold_seconds), milliseconds(item.model_seconds),
