@@ -104,6 +104,11 @@ def test_the_attention_back_end_is_named_as_the_version_wants_it(framework: str,
     assert ("--attention-backend TRITON_ATTN" in block.command) == (version == "0.15.1")
 
 
+def test_transformers_serve_gets_its_model_as_the_version_wants_it() -> None:
+    assert "--force-model {model}" in serve_block("transformers", "5.4.0", "m").command
+    assert "serve {model} " in serve_block("transformers", "5.5.0", "m").command
+
+
 def test_transformers_serve_gets_no_key_that_it_refuses() -> None:
     block = serve_block("transformers", "5.1.0", "m", port=9000)
     assert block.endpoint == "chat"
