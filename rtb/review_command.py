@@ -189,15 +189,17 @@ def export_command(
 def import_command(
     source: Annotated[Path, typer.Argument(help="What 'rtb tasks export' wrote: a file or a folder.")],
     out: Annotated[Path, typer.Option(help="Folder of the suite to write.")],
+    hub: Annotated[bool, typer.Option("--hub", help="SOURCE is the OWNER/NAME of a data set on the hub.")] = False,
 ) -> None:
     """Turn exported rows back into a suite, without loss.
 
     Example: rtb tasks import demo.jsonl --out demo-again
     """
-    from rtb.dataset import load_rows
+    from rtb.dataset import load_rows, pull_rows
     from rtb.swebench import from_row
 
-    bundles = [from_row(row, f"{source}, row {number}") for number, row in enumerate(load_rows(source), 1)]
+    rows = pull_rows(source.as_posix()) if hub else load_rows(source)
+    bundles = [from_row(row, f"{source}, row {number}") for number, row in enumerate(rows, 1)]
     write_bundles(bundles, out)
     typer.echo(f"{len(bundles)} tasks written to {out}", err=True)
 

@@ -66,29 +66,49 @@ push_rows(demo_rows(), "acme/tasks")
 """
 
 
-def push(tmp_path: Path, hub: HubServer) -> subprocess.CompletedProcess[str]:
-    """Push in a process of its own: the library reads the hub's address when it is imported."""
+PULL = """
+import sys
+from pathlib import Path
+from rtb.review_command import import_command
+import_command(Path("acme/tasks"), Path(sys.argv[1]), hub=True)
+"""
+
+
+def ask_hub(tmp_path: Path, hub: HubServer, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process of its own: the library reads the hub's address when it is imported."""
     with hub.serve() as address:
         environment = {**os.environ, "HF_ENDPOINT": address, "HF_TOKEN": "hf_test", "HF_HOME": str(tmp_path / "hf")}
         environment |= {"HF_HUB_DISABLE_XET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
         return subprocess.run(
-            [sys.executable, "-c", PUSH], env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
+            [sys.executable, "-c", script, *arguments],
+            env=environment, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
 
 
 @pytest.mark.skipif(not HAS_DATASETS, reason="the datasets library is not installed (rtb[hub])")
 def test_a_push_over_http_is_whole(tmp_path: Path) -> None:
     hub = HubServer()
-    done = push(tmp_path, hub)
+    done = ask_hub(tmp_path, hub, PUSH)
     assert done.returncode == 0, done.stderr[-3000:]
     (name,) = (name for name in hub.files if name.endswith(".parquet"))
     (tmp_path / "pushed.parquet").write_bytes(hub.files[name])
     assert load_rows(tmp_path / "pushed.parquet") == demo_rows()
+    again = ask_hub(tmp_path, hub, PULL, str(tmp_path / "again"))
+    assert again.returncode == 0, again.stderr[-3000:]
+    back = [to_row(bundle_of(entry)) for entry in load_suite(str(tmp_path / "again")).entries]
+    assert sorted(back, key=str) == sorted(demo_rows(), key=str)
+
+
+@pytest.mark.skipif(not HAS_DATASETS, reason="the datasets library is not installed (rtb[hub])")
+def test_a_data_set_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+    done = ask_hub(tmp_path, HubServer(), PULL, str(tmp_path / "again"))
+    assert done.returncode != 0
+    assert "ExpectedError: the data set acme/tasks cannot be loaded" in done.stderr
 
 
 @pytest.mark.skipif(not HAS_DATASETS, reason="the datasets library is not installed (rtb[hub])")
 def test_a_refused_push_is_one_clear_error(tmp_path: Path) -> None:
-    done = push(tmp_path, HubServer(refuse=True))
+    done = ask_hub(tmp_path, HubServer(refuse=True), PUSH)
     assert done.returncode != 0
     assert "ExpectedError: the data set acme/tasks cannot be pushed" in done.stderr and "HF_TOKEN" in done.stderr
 
