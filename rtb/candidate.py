@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from rtb.history_scan import Record
@@ -219,12 +220,12 @@ def covering_tests(targets: Sequence[FunctionChange], alive: Collection[str]) ->
     """
     stems = set()
     for item in targets:
-        stems.add(_core(item.path.rsplit("/", 1)[-1].removesuffix(".py")))
+        stems.add(_core_of_file(item.path))
         stems.add(_core(item.name.rsplit(".", 1)[-1]))
     stems = {stem for stem in stems if len(stem) > 4 and stem not in _GENERIC}
     found = []
     for path in alive:
-        name = _core(path.rsplit("/", 1)[-1].removesuffix(".py"))
+        name = _core_of_file(path)
         if name and name not in _GENERIC and any(stem in name or (len(name) > 6 and name in stem) for stem in stems):
             found.append(path)
     return tuple(sorted(found))
@@ -239,6 +240,11 @@ _AFFIX = re.compile(r"^(?:test_|_)+|(?:_test|_kernels?|_fwd|_bwd|_impl)+$")
 def _core(name: str) -> str:
     """A file's or function's name without what says only that it is a test or a kernel."""
     return _AFFIX.sub("", name.lower())
+
+
+@lru_cache(65_536)  # the same test files are looked through for every pull request
+def _core_of_file(path: str) -> str:
+    return _core(path.rsplit("/", 1)[-1].removesuffix(".py"))
 
 
 def _by_landing(pull: PullRequest, context: Context) -> tuple[Reason, str] | None:
