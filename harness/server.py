@@ -144,7 +144,7 @@ def _wait(command: _Command, serve: Serve, path: Path, log: Path) -> Ready | Not
             command.control = _hold(path)
         if command.control is not None:
             tries += 1
-            last = health(path)
+            last = health(path) if _is_socket(path) else "none, something else took the place of its socket"
             if last == "health 200":
                 last = _complete(serve, path)
                 if last == "":
