@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rtb.storage import sole_lock, write_atomic, write_model
+from rtb.storage import sole_folder, write_atomic, write_model
 from rtb.task import Frozen
 
 
@@ -33,5 +33,5 @@ class ReportFolder:
     def sole_writer(self) -> Iterator[None]:
         """Hold the folder for writing. Raises ExpectedError at once when another process evaluates into it."""
         told = f"another process is evaluating into {self.path}: wait for it, or choose another --run-id"
-        with sole_lock(self.path / ".lock", told):
+        with sole_folder(self.path, told):
             yield

@@ -14,6 +14,8 @@ from pydantic import BaseModel
 from rtb.errors import NO_SPACE, ExpectedError, OutOfSpace
 from rtb.task import canonical_json
 
+DRAFT = ".draft"  # ends the hidden name under which a file is written before it takes its own
+
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old bytes or the new ones, also after a kill.
@@ -22,7 +24,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=DRAFT, dir=path.parent)
         temporary = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -72,12 +74,24 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def sole_lock(path: Path, refusal: str) -> Iterator[None]:
-    """Hold an exclusive lock on `path`, or raise ExpectedError(refusal) at once when another process holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
+def sole_folder(folder: Path, refusal: str) -> Iterator[None]:
+    """Hold a folder as its one writer, or raise ExpectedError(refusal) at once when another process holds it.
+
+    Drafts that killed writers have left anywhere below it are removed: nobody else can be writing them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ExpectedError(refusal) from None
+        _remove_drafts(folder)
         yield
+
+
+def _remove_drafts(folder: Path) -> None:
+    for draft in folder.rglob(f".*{DRAFT}"):
+        try:
+            draft.unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_error(error, draft) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rtb.errors import ExpectedError
 from rtb.prediction import attempt_file
-from rtb.storage import sole_lock
+from rtb.storage import sole_folder
 from scaffold.recorder import AttemptFolder
 
 
@@ -32,7 +32,7 @@ class SolveFolder:
         if self.out.exists() and not self.attempts.is_dir():
             raise ExpectedError(f"--out {self.out} is there already and no solve run made it: choose another name")
         told = f"another process solves into {self.out}: wait for it, or choose another --out"
-        with sole_lock(self.attempts / ".lock", told):
+        with sole_folder(self.attempts, told):
             yield
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,37 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
         other.wait(timeout=20)
     with Run(tmp_path).sole_writer():
         assert (tmp_path / ".lock").exists()
+
+
+WRITES = """
+import sys; from pathlib import Path; from rtb.run import Run; from rtb.storage import write_atomic
+run = Run(Path(sys.argv[1]))
+with run.sole_writer():
+    while True:
+        write_atomic(run.task("org__repo-1").stage("unit") / "out.log", b"x" * 30_000_000)
+"""
+
+
+def drafts(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*.draft") if path.name != "mine.draft"]
+
+
+def test_half_a_file_of_a_killed_writer_is_removed_by_the_next_one_and_no_living_ones(tmp_path: Path) -> None:
+    (tmp_path / "mine.draft").write_text("not hidden: not ours")
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+    deadline = time.monotonic() + 60
+    while not drafts(tmp_path):  # a kill between two writes leaves nothing
+        assert time.monotonic() < deadline
+        with subprocess.Popen([sys.executable, "-c", WRITES, str(tmp_path)], env=env) as writer:
+            while not drafts(tmp_path) and writer.poll() is None:
+                pass
+            with pytest.raises(ExpectedError, match="another process"), Run(tmp_path).sole_writer():
+                pass
+            assert writer.poll() is None
+            writer.kill()
+    with Run(tmp_path).sole_writer():
+        assert not drafts(tmp_path)
+        assert (tmp_path / "mine.draft").exists()
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
