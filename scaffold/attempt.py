@@ -129,6 +129,7 @@ class Plan:
     place: Place
     stop: threading.Event
     on_step: Callable[[Spent], None]
+    on_wait: Callable[[str], None]
     on_model: Callable[[Model], None]  # so that Ctrl-C can end a call that is under way
 
 
@@ -191,7 +192,8 @@ def _fault_as_ending(run: Callable[[], Ending], stop: threading.Event) -> Ending
 
 
 def _in_sandbox(plan: Plan, recorder: Recorder, state: _State, started: float) -> Ending:
-    with Model(plan.model, stop=plan.stop) as model, plan.place(plan.entry) as sandbox, workbench(sandbox) as bench:
+    line = Model(plan.model, stop=plan.stop, on_wait=plan.on_wait)
+    with line as model, plan.place(plan.entry) as sandbox, workbench(sandbox) as bench:
         plan.on_model(model)
         state.isolation = sandbox.isolation.record()
         state.start_seconds = time.monotonic() - started

@@ -93,6 +93,7 @@ class Batch:
                 rooms.open,
                 self._stop,
                 lambda spent: self._show(key, spent, shown),
+                lambda text: shown.step(_label(key, self._options), text),
                 lambda model: self._models.update({key: model}),
             )
             shown.step(_label(key, self._options), "starting")

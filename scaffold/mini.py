@@ -17,6 +17,7 @@ from rtb.errors import ExpectedError
 from scaffold.agent import Ending, Work, observe, time_left, turn_facts
 from scaffold.budget import ExitStatus
 from scaffold.dialect import Action, Malformed
+from scaffold.endpoint import Dialect
 from scaffold.model import ContextOverflow, DeadlinePassed
 from scaffold.observation import Observation
 from scaffold.prompt import Prompt
@@ -39,8 +40,6 @@ def run_mini(work: Work) -> Ending:
             added: list[dict[str, Any]] = super().add_messages(*messages)
             return added
 
-    if work.model.options.dialect != "tools":
-        raise ExpectedError("--agent mini speaks in tool calls only: leave --dialect text to the light agent")
     budget = work.budget
     agent = Journalled(
         _Line(work),
@@ -58,6 +57,17 @@ def run_mini(work: Work) -> Ending:
     except ContextOverflow as error:
         return Ending("ContextWindowExceeded", f"the conversation does not fit the model any more: {error}")
     return _ending(left, work)
+
+
+def check_options(dialect: Dialect, *, agent: str, published_prompts: bool) -> None:
+    """Raises ExpectedError on options that do not go together, or when mini-swe-agent is asked for and not there."""
+    if agent != "mini":
+        if published_prompts:
+            raise ExpectedError("--published-prompts are those of mini-swe-agent: give --agent mini too")
+        return
+    if dialect != "tools":
+        raise ExpectedError("--agent mini speaks in tool calls only: leave --dialect text to the light agent")
+    check_installed()
 
 
 def check_installed() -> None:

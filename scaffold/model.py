@@ -12,7 +12,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -75,12 +75,20 @@ class Call:
 class Model:
     """One conversation's line to a model; not shared between threads except for `abort`.
 
-    Raises ExpectedError at once when the endpoint or its key is not known. Close it, or use it in a `with` block.
+    `on_wait` is told, in words, why a call is tried again and when. Raises ExpectedError at once when the endpoint or
+    its key is not known. Close it, or use it in a `with` block.
     """
 
-    def __init__(self, options: ModelOptions, *, stop: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        options: ModelOptions,
+        *,
+        stop: threading.Event | None = None,
+        on_wait: Callable[[str], None] = lambda _text: None,
+    ) -> None:
         self.options = options
         self._stop = stop or threading.Event()
+        self._on_wait = on_wait
         self._endpoint = resolve(options)
         self._secrets = Secrets.of_environment(self._endpoint.key)
         self._random = random.Random()
@@ -138,6 +146,8 @@ class Model:
                     ) from None
                 wait = self._wait_before(len(failed), fault.retry_after)
                 failed.append(FailedTry(reason, wait))
+                number = f"{len(failed) + 1} of {self.options.tries}"
+                self._on_wait(f"no answer ({reason[:200]}); try {number} in {wait:.1f} s")
             self._pause(wait, deadline)
 
     def _body(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> bytes:

@@ -13,6 +13,7 @@ from rtb.suite import TaskEntry
 from scaffold import mini, prices
 from scaffold.attempt import AgentName, AttemptRecord, Place, Plan, Settings, read_record
 from scaffold.budget import Budget, Spent
+from scaffold.dialect import Malformed
 from scaffold.endpoint import ModelOptions
 from scaffold.model import Model
 from scaffold.prompt import Facts, Templates, facts_of
@@ -54,21 +55,26 @@ class Plans:
         self._agent_version = mini.version() if options.agent == "mini" else __version__
 
     def divide(self) -> tuple[list[Key], dict[Key, AttemptRecord]]:
-        """Attempts to make, first attempts first, and those that are finished. Raises ExpectedError on a mix-up."""
+        """Attempts to make, first attempts first, and those that are finished.
+
+        Raises ExpectedError on a mix-up, and on a prompt that cannot be made: before anything is begun.
+        """
         work: list[Key] = []
         finished: dict[Key, AttemptRecord] = {}
         for number in range(1, self._options.attempts + 1):
             for name, entry in self._entries.items():
+                wanted = self.settings(entry, self._facts[name])
                 stored = read_record(self._folder.attempt(name, number))
                 if stored is None or not stored.finished:
                     work.append((name, number))
-                elif stored.settings != (wanted := self.settings(entry, self._facts[name])):
+                elif stored.settings != wanted:
                     raise ExpectedError(
                         f"{self._folder.attempt(name, number).path} was made with other settings "
                         f"({_difference(stored.settings, wanted)}): choose another --out"
                     )
                 else:
                     finished[name, number] = stored
+        self._templates.format_error(Malformed("an example"), self._options.model.dialect)
         return work, finished
 
     def settings(self, entry: TaskEntry, facts: Facts) -> Settings:
@@ -95,6 +101,7 @@ class Plans:
         place: Place,
         stop: threading.Event,
         on_step: Callable[[Spent], None],
+        on_wait: Callable[[str], None],
         on_model: Callable[[Model], None],
     ) -> Plan:
         """One attempt to make, in a sandbox that `place` opens."""
@@ -102,7 +109,7 @@ class Plans:
         entry, facts = self._entries[name], self._facts[name]
         return Plan(
             entry, number, self._folder.attempt(name, number), self.settings(entry, facts), self._options.model,
-            self._price, self._templates, facts, place, stop, on_step, on_model,
+            self._price, self._templates, facts, place, stop, on_step, on_wait, on_model,
         )  # fmt: skip
 
 

@@ -60,8 +60,7 @@ def solve(entries: Sequence[TaskEntry], options: SolveOptions) -> Summary:
     KeyboardInterrupt goes on up.
     """
     resolve(options.model)
-    if options.agent == "mini":
-        mini.check_installed()
+    mini.check_options(options.model.dialect, agent=options.agent, published_prompts=options.published_prompts)
     kind = environment.choose_kind(options.sandbox)
     folder = SolveFolder(options.out)
     with folder.sole_writer():

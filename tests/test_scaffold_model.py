@@ -28,8 +28,8 @@ def server() -> Iterator[ScriptedModel]:
 
 def line(server: ScriptedModel, character: str, **options: Any) -> Model:
     given = {"backoff_seconds": 0.01, "longest_wait_seconds": 0.05, "tries": 4, **options}
-    stop = given.pop("stop", None)
-    return Model(ModelOptions(name=f"local/{character}", base_url=server.url, **given), stop=stop)
+    more = {name: given.pop(name) for name in ("stop", "on_wait") if name in given}
+    return Model(ModelOptions(name=f"local/{character}", base_url=server.url, **given), **more)
 
 
 def later(turns: int) -> list[dict[str, Any]]:
@@ -55,6 +55,13 @@ def test_a_throttled_call_is_tried_again_and_says_so(server: ScriptedModel) -> N
     assert call.reply.tool_calls[0].name == "bash"
     assert [item.reason for item in call.failed] == ["HTTP 429: slow down"] * 2
     assert [item.waited_seconds for item in call.failed] == [0.0, 0.0]  # the server's own Retry-After
+
+
+def test_a_wait_is_told_with_its_reason(server: ScriptedModel) -> None:
+    told: list[str] = []
+    with line(server, "throttled", on_wait=told.append) as model:
+        model.ask(TASK, tools=(BASH_TOOL,))
+    assert told == [f"no answer (HTTP 429: slow down); try {number} of 4 in 0.0 s" for number in (2, 3)]
 
 
 @pytest.mark.parametrize("stream", [True, False])

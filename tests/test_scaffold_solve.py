@@ -406,6 +406,7 @@ def test_progress_tells_tokens_and_cost_so_far_and_what_to_do_next(
     assert re.search(rf"toy__toy-1: step 2, {amount}", done.stderr)
     assert re.search(rf"toy__toy-2: step 3, {amount}; all {amount}", done.stderr)
     assert "next: rtb evaluate --predictions good.jsonl" in done.stderr
+    assert "no answer (HTTP 429: slow down); try 2 of 8 in 0.0 s" in command("throttled").stderr
     refused = command("unauthorized")
     assert refused.returncode == 1 and "HTTP 401" in refused.stderr
     assert "next:" not in refused.stderr, "there is nothing to evaluate"
@@ -444,4 +445,24 @@ def test_a_prompt_with_a_fault_costs_nothing(suite: LoadedSuite, server: Scripte
     (prompts / "task.md.jinja").write_text("\n{{ no_such_fact }}")
     with pytest.raises(ExpectedError, match="no_such_fact"):
         solve(one(suite), options(server, tmp_path, "good", prompts=prompts))
-    assert server.requests == [] and AttemptFolder(tmp_path).record.exists() is False
+    # One that is only needed when a turn cannot be read is missed before the first turn is paid, too.
+    for name in ("task", "system_tools", "instance"):
+        (prompts / f"{name}.md.jinja").write_text("x")
+    with pytest.raises(ExpectedError, match=r"there is no format_error\.md\.jinja"):
+        solve(one(suite), options(server, tmp_path, "good", prompts=prompts))
+    assert server.requests == [] and not list(tmp_path.rglob("attempt-*"))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"published_prompts": True}, "give --agent mini too"),
+        ({"agent": "mini", "line": {"dialect": "text"}}, "speaks in tool calls only"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_before_anything_begins(
+    suite: LoadedSuite, server: ScriptedModel, tmp_path: Path, more: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ExpectedError, match=said):
+        solve(one(suite), options(server, tmp_path, "good", **more))
+    assert server.requests == [] and not list(tmp_path.iterdir())
