@@ -146,8 +146,7 @@ class Model:
                     ) from None
                 wait = self._wait_before(len(failed), fault.retry_after)
                 failed.append(FailedTry(reason, wait))
-                number = f"{len(failed) + 1} of {self.options.tries}"
-                self._on_wait(f"no answer ({reason[:200]}); try {number} in {wait:.1f} s")
+                self._on_wait(f"try {len(failed) + 1} of {self.options.tries} in {wait:.1f} s: {reason[:200]}")
             self._pause(wait, deadline)
 
     def _body(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> bytes:

@@ -61,7 +61,7 @@ def test_a_wait_is_told_with_its_reason(server: ScriptedModel) -> None:
     told: list[str] = []
     with line(server, "throttled", on_wait=told.append) as model:
         model.ask(TASK, tools=(BASH_TOOL,))
-    assert told == [f"no answer (HTTP 429: slow down); try {number} of 4 in 0.0 s" for number in (2, 3)]
+    assert told == [f"try {number} of 4 in 0.0 s: HTTP 429: slow down" for number in (2, 3)]
 
 
 @pytest.mark.parametrize("stream", [True, False])

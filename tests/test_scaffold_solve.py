@@ -380,7 +380,7 @@ def test_control_c_keeps_everything_and_the_same_command_goes_on(
 def test_progress_tells_tokens_and_cost_so_far_and_what_to_do_next(
     suite: LoadedSuite, server: ScriptedModel, tmp_path: Path
 ) -> None:
-    (tmp_path / "prices.json").write_text('{"models": {"local/good": {"input": 10, "output": 20}}}')
+    (tmp_path / "prices.json").write_text('{"models": {"local/throttled": {"input": 10, "output": 20}}}')
 
     def command(model: str, *more: str) -> subprocess.CompletedProcess[str]:
         arguments = [
@@ -400,13 +400,13 @@ def test_progress_tells_tokens_and_cost_so_far_and_what_to_do_next(
             env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         )  # fmt: skip
 
-    done = command("good", "--prices", "prices.json")
+    done = command("throttled", "--prices", "prices.json")
     assert done.returncode == 0, done.stderr
+    assert "toy__toy-1: try 2 of 8 in 0.0 s: HTTP 429: slow down" in done.stderr
     amount = r"[\d,]+ tokens, \$0\.\d{4}"
     assert re.search(rf"toy__toy-1: step 2, {amount}", done.stderr)
     assert re.search(rf"toy__toy-2: step 3, {amount}; all {amount}", done.stderr)
-    assert "next: rtb evaluate --predictions good.jsonl" in done.stderr
-    assert "no answer (HTTP 429: slow down); try 2 of 8 in 0.0 s" in command("throttled").stderr
+    assert "next: rtb evaluate --predictions throttled.jsonl" in done.stderr
     refused = command("unauthorized")
     assert refused.returncode == 1 and "HTTP 401" in refused.stderr
     assert "next:" not in refused.stderr, "there is nothing to evaluate"
