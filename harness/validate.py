@@ -152,7 +152,13 @@ class Validator:
             folders = [self._unit_run(control, number, found) for number in range(1, self.runs + 1)]
             observed[control] = [observed_run(folder).statuses for folder in folders if folder is not None]
         where = f"rtb validate, {self.place.prepared.kind}, {self.place.device_class}"
-        found.tests = test_ids(task.instance_id, observed["gold"], observed["base"], provenance=where)
+        found.tests = test_ids(
+            task.instance_id,
+            observed["gold"],
+            observed["base"],
+            told_by_latency=task.latency is not None,
+            provenance=where,
+        )
         write_model(self.place.entry.folder.tests_json, found.tests)
         planned: tuple[tuple[Control, int], ...] = (
             ("gold", self.runs), ("base", self.runs), ("scale", self.runs), ("drop_rows", self.runs),

@@ -212,7 +212,8 @@ class Task(Frozen):
 class TestIds(Frozen):
     """tests.json: which pytest node ids must pass, from repeated gold and base runs.
 
-    `fail_to_pass`: fail or do not exist at base with the tests laid over, pass with gold in every run.
+    `fail_to_pass`: fail or do not exist at base with the tests laid over, pass with gold in every run. None: only
+    another stage, such as latency, can tell base from gold.
     `pass_to_pass`: pass in every run of both. `new_to_pass`: the part of `fail_to_pass` whose ids did not exist at
     base (not collected). `quarantined`: ids that flipped between equal runs, with the reason; never graded.
     """
@@ -221,7 +222,7 @@ class TestIds(Frozen):
 
     schema_version: Literal[1] = SCHEMA_VERSION
     instance_id: InstanceId
-    fail_to_pass: tuple[str, ...] = Field(min_length=1)
+    fail_to_pass: tuple[str, ...] = ()
     pass_to_pass: tuple[str, ...] = ()
     new_to_pass: tuple[str, ...] = ()
     quarantined: dict[str, str] = {}
@@ -238,6 +239,8 @@ class TestIds(Frozen):
 
     @model_validator(mode="after")
     def _lists_are_sound(self) -> Self:
+        if not self.expected:
+            raise ValueError("fail_to_pass and pass_to_pass are both empty: no test is expected to pass")
         both = set(self.fail_to_pass) & set(self.pass_to_pass)
         if both:
             raise ValueError(f"id in both fail_to_pass and pass_to_pass: {sorted(both)[0]}")

@@ -55,6 +55,10 @@ def test_an_address_in_an_id_is_seen_in_a_single_run() -> None:
 def test_nothing_to_measure_is_an_error() -> None:
     with pytest.raises(ExpectedError, match="no stable FAIL_TO_PASS"):
         test_ids("org__repo-1", [{A: "PASSED"}], [{A: "PASSED"}])
+    ids = test_ids("org__repo-1", [{A: "PASSED"}], [{A: "PASSED"}], told_by_latency=True)
+    assert (ids.fail_to_pass, ids.pass_to_pass) == ((), (A,))
+    with pytest.raises(ExpectedError, match="no stable FAIL_TO_PASS"):
+        test_ids("org__repo-1", [{A: "FAILED"}], [{A: "FAILED"}], told_by_latency=True)
     with pytest.raises(ExpectedError, match="at least one gold and one base"):
         stable_ids([], [{}])
 

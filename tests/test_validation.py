@@ -65,6 +65,18 @@ def test_one_wrong_control_refuses_the_task_with_its_reason(
     assert words in found[0]
 
 
+def test_tests_of_before_are_enough_only_where_another_stage_tells_base_from_gold() -> None:
+    runs = [run("base", "unit", "passed", item.number) if (item.control, item.stage) == ("base", "unit") else item
+            for item in SOUND]  # fmt: skip
+    assert refusals(STAGES, runs, {}, {}) == ()
+    equal = [run("base", "latency", "passed") if item.control == "base" and item.stage == "latency" else item
+             for item in runs]  # fmt: skip
+    (told,) = refusals(STAGES, equal, {}, {})
+    assert "doing nothing passes the unit stage (run 1), and no other stage tells it from gold (latency: passed" in told
+    (alone,) = refusals(("unit",), [item for item in runs if item.stage == "unit"], {}, {})
+    assert "none was run: validate latency, too" in alone
+
+
 def test_accuracy_may_miss_one_of_its_two_sabotages() -> None:
     runs = [*changed("scale", "accuracy", "passed"), run("drop_rows", "accuracy", "failed")]
     assert refusals(STAGES, runs, {}, {}) == ()
