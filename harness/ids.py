@@ -81,7 +81,7 @@ def _unstable(node: str, gold: Sequence[Run], base: Sequence[Run]) -> tuple[str,
 def test_ids(
     instance_id: str, gold: Sequence[Run], base: Sequence[Run], *, told_by_latency: bool = False, provenance: str = ""
 ) -> TestIds:
-    """tests.json from repeated runs. `told_by_latency`: the task has a stage that may tell base from gold without them.
+    """tests.json from repeated runs. `told_by_latency`: the task has a stage that may tell base from gold, too.
 
     Raises ExpectedError when no stable id fails at base and passes with gold, since such tests measure nothing; with
     `told_by_latency` only when none passes with gold.

@@ -112,12 +112,14 @@ def version_option(
 
 
 @app.command(epilog="Example: rtb doctor")
-def doctor(as_json: JsonOption = False) -> None:
-    """What this machine can do: Docker, GPU, git, disk, data sets, tokens."""
+def doctor(ids: IdsArgument = None, suite: SuiteOption = None, as_json: JsonOption = False) -> None:
+    """What this machine can do: Docker, GPU, git, disk, data sets, tokens; for tasks also what they need and lack."""
     from rtb import environment
     from rtb.console import show_table
 
     facts = environment.diagnose()
+    if ids or suite is not None:
+        facts += environment.diagnose_tasks(choose(suite, ids))
     if as_json:
         emit([{"what": fact.what, "ok": fact.ok, "found": fact.found, "advice": fact.advice} for fact in facts])
         return

@@ -281,6 +281,23 @@ def diagnose() -> list[Fact]:
     ]
 
 
+def diagnose_tasks(entries: Sequence[TaskEntry]) -> list[Fact]:
+    """Whether each task can run on this machine. Raises ExpectedError for an RTB_LOCAL_PYTHON that is none."""
+    from rtb.local_environment import host_python
+    from rtb.needs import Host, unmet
+
+    cards, cuda = machine.cards()
+    host = Host(cards, cuda, host_python())
+    found = []
+    for entry in entries:
+        lacking = unmet(entry.task.environment, host)
+        needed = entry.task.environment.gpu.count
+        has = f"needs {needed} GPU(s), and they are here" if needed else "runs on a CPU"
+        advice = "run it on another host, or name another Python or driver" if lacking else ""
+        found.append(Fact(entry.instance_id, not lacking, "; ".join(lacking) or has, advice))
+    return found
+
+
 def _cpu_fact(times: list[float]) -> Fact:
     fast, slow = times[len(times) // 10], times[len(times) * 9 // 10]
     found = f"a fixed loop takes {fast:.1f} to {slow:.1f} ms (first and last decile of {len(times)})"

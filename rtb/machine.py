@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from rtb import __version__
@@ -18,18 +21,42 @@ GIB = 1024**3
 
 def gpus() -> tuple[tuple[str, ...], str | None]:
     """Names of the GPUs and the driver's version; nothing without nvidia-smi or without a device."""
+    said = _nvidia_smi("--query-gpu=name,driver_version", "--format=csv,noheader")
+    pairs = [line.rsplit(",", 1) for line in said.splitlines() if "," in line]
+    return tuple(name.strip() for name, _ in pairs), pairs[0][1].strip() if pairs else None
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU. `capability`: NVIDIA's compute capability, such as 9.0."""
+
+    name: str
+    capability: float
+    memory_gib: float
+
+
+def cards() -> tuple[tuple[Card, ...], str | None]:
+    """The GPUs, and the newest CUDA that their driver serves; nothing without nvidia-smi or without a device."""
+    listed = _nvidia_smi("--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits")
+    found = []
+    for line in listed.splitlines():
+        words = [word.strip() for word in line.rsplit(",", 2)]
+        with contextlib.suppress(ValueError):  # an old nvidia-smi does not know the capability
+            found.append(Card(words[0], float(words[1]), float(words[2]) * 1024**2 / GIB))
+    said = re.search(r"CUDA Version:\s*([\d.]+)", _nvidia_smi()) if found else None
+    return tuple(found), said[1] if said else None
+
+
+def _nvidia_smi(*words: str) -> str:
+    """What nvidia-smi says, or nothing."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        return (), None
-    query = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        return ""
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run([program, *words], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return (), None
-    if done.returncode != 0:
-        return (), None
-    pairs = [line.rsplit(",", 1) for line in done.stdout.splitlines() if "," in line]
-    return tuple(name.strip() for name, _ in pairs), pairs[0][1].strip() if pairs else None
+        return ""
+    return done.stdout if done.returncode == 0 else ""
 
 
 def processor() -> str:

@@ -72,7 +72,9 @@ def test_tests_of_before_are_enough_only_where_another_stage_tells_base_from_gol
     equal = [run("base", "latency", "passed") if item.control == "base" and item.stage == "latency" else item
              for item in runs]  # fmt: skip
     (told,) = refusals(STAGES, equal, {}, {})
-    assert "doing nothing passes the unit stage (run 1), and no other stage tells it from gold (latency: passed" in told
+    assert (
+        "doing nothing passes the unit stage (run 1), and no other stage tells it from gold (latency: passed" in told
+    )
     (alone,) = refusals(("unit",), [item for item in runs if item.stage == "unit"], {}, {})
     assert "none was run: validate latency, too" in alone
 
