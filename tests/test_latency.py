@@ -70,6 +70,17 @@ def test_a_slower_first_token_fails_and_every_number_comes_from_the_stored_reque
     }
     assert prompts[0, "gold"] == prompts[0, "model"]
     assert not set(prompts[0, "gold"]) & set(prompts[1, "gold"])
+    # Fewer pairs than a first look needs decide nothing; a value that only the patch's server lacks still does.
+    lines = (raw / "blocks.jsonl").read_text().splitlines(keepends=True)
+    few = FEW.looks[0] - 1
+    (raw / "blocks.jsonl").write_text("".join(lines[: 2 * few]))
+    cut = grade_latency(latency_task(), raw)
+    assert (cut.status, cut.reason) == ("inconclusive", "too few block pairs for a first look")
+    kept = (raw / "requests" / "000-model-batch.jsonl").read_bytes()
+    empty = [{**json.loads(line), "tokens": [], "continuous": False} for line in kept.splitlines()]
+    (raw / "requests" / "000-model-batch.jsonl").write_text("".join(json.dumps(line) + "\n" for line in empty))
+    assert grade_latency(latency_task(), raw).status == "failed"
+    (raw / "requests" / "000-model-batch.jsonl").write_bytes(kept)
     # A request that is gone is noticed.
     (raw / "requests" / "000-gold-batch.jsonl").unlink()
     with pytest.raises(StoredRunBroken):

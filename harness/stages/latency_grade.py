@@ -221,7 +221,7 @@ def latency_facts(stage: LatencyStage, times: Times, record: LatencyRecord) -> L
     batch = _facts(stage, times, BATCH, schedule, record.known)
     robust: Decision = "inconclusive"
     if invalid or len(batch) < len(METRICS):
-        robust = "failed" if invalid or _is_whole(times) else "inconclusive"
+        robust = "failed" if invalid or _lacks_a_value(times) else "inconclusive"
     else:
         robust = combine([item.decision for item in batch.values()])
     papers = [item.paper for item in batch.values()]
@@ -238,12 +238,13 @@ def latency_facts(stage: LatencyStage, times: Times, record: LatencyRecord) -> L
     )
 
 
-def _is_whole(times: Times) -> bool:
-    """Whether gold has every value: then one that is missing is the model's."""
-    return all(
-        _value(item, metric) is not None
-        for (_, side, workload), item in times.items()
-        if side == "gold" and workload == BATCH
+def _lacks_a_value(times: Times) -> bool:
+    """Whether the model has none where gold, in the same pair, has one."""
+    return any(
+        _value(item, metric) is None and gold is not None and _value(gold, metric) is not None
+        for (pair, side, workload), item in times.items()
+        if side == "model" and workload == BATCH
+        for gold in (times.get((pair, "gold", workload)),)
         for metric in METRICS
     )
 
