@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from rtb import checkout
+from rtb.checkout import run_git
 from rtb.errors import ExpectedError, InvalidFile
 from rtb.prediction import read_predictions
-from rtb.suite import LoadedSuite
+from rtb.suite import LoadedSuite, TaskEntry
 from scaffold.audit import audit
 from scaffold.budget import Budget
 from scaffold.endpoint import ModelOptions
@@ -24,6 +26,7 @@ from scaffold.replay import ReplayOptions, replay
 from scaffold.solve import solve
 from scaffold.solve_folder import SolveFolder
 from scaffold.trajectory import read_trajectory
+from tests import mini_alone
 from tests.scripted_model import ScriptedModel
 from tests.toysuite import solutions, toy_home
 
@@ -40,13 +43,32 @@ def server(suite: LoadedSuite) -> Iterator[ScriptedModel]:
         yield running
 
 
+def options(server: ScriptedModel, out: Path, character: str, **more: Any) -> SolveOptions:
+    model = ModelOptions(name=f"local/{character}", base_url=server.url, tries=4, backoff_seconds=0.01)
+    settings: dict[str, Any] = {"budget": Budget(steps=6, command_seconds=20.0), "sandbox": "local", "quiet": True}
+    return SolveOptions(model=model, out=out / f"{character}.jsonl", **{**settings, **more})
+
+
 def attempt(suite: LoadedSuite, server: ScriptedModel, out: Path, character: str, **more: Any) -> AttemptFolder:
     """One attempt at the first task."""
-    model = ModelOptions(name=f"local/{character}", base_url=server.url, tries=2, backoff_seconds=0.01)
-    settings: dict[str, Any] = {"budget": Budget(steps=6, command_seconds=20.0), "sandbox": "local", "quiet": True}
-    options = SolveOptions(model=model, out=out / f"{character}.jsonl", **{**settings, **more})
-    solve(suite.entries[:1], options)
-    return SolveFolder(options.out).attempt(suite.entries[0].instance_id, 1)
+    chosen = options(server, out, character, **more)
+    solve(suite.entries[:1], chosen)
+    return SolveFolder(chosen.out).attempt(suite.entries[0].instance_id, 1)
+
+
+def plain_tree(entry: TaskEntry, folder: Path) -> Path:
+    """The base commit checked out as anyone would, without rtb's sandboxes."""
+    git_dir = checkout.obtain(entry)
+    folder.mkdir(parents=True)
+    run_git(["clone", "-q", "--no-checkout", str(git_dir), "."], repository=folder)
+    run_git(["checkout", "-q", "--detach", entry.task.base_commit], repository=folder)
+    return folder
+
+
+def patch_of_tree(folder: Path) -> str:
+    run_git(["add", "-A"], repository=folder)
+    compare = ["diff", "--cached", "--binary", "--full-index", "--no-renames", "HEAD"]
+    return run_git(compare, repository=folder).stdout.decode("utf-8", "surrogateescape")
 
 
 def test_a_replay_goes_the_same_way_and_leaves_the_same_patch(
@@ -238,6 +260,24 @@ def test_mini_swe_agent_itself_gives_the_same_prediction(
     costs = {agent: {turn.cost_usd for turn in found} for agent, found in turns.items()}
     assert costs == {"light": {None}, "mini": {None}}  # unknown is not zero
     assert replay(ReplayOptions(folders["mini"].path, sandbox="local")).first is None
+
+
+def test_mini_swe_agent_with_nothing_of_ours_gives_the_same_predictions(
+    suite: LoadedSuite, server: ScriptedModel, tmp_path: Path
+) -> None:
+    pytest.importorskip("minisweagent", reason="mini-swe-agent is not installed: pip install 'rtb[mini]'")
+    trees, jobs, ours, ended = [], [], [], []
+    for character in ("good", "wrong", "throttled"):
+        chosen = options(server, tmp_path, character)
+        rows = solve(suite.entries, chosen).rows
+        ended += [(row.record.exit_status, row.record.steps) for row in rows]
+        found = read_predictions(chosen.out)
+        for entry in suite.entries:
+            ours.append(found.load(entry.instance_id).model_patch)
+            jobs.append((character, entry.task.title))
+            trees.append(plain_tree(entry, tmp_path / "trees" / str(len(trees))))
+    assert mini_alone.run(server.url, tmp_path / "trees", jobs) == ended
+    assert [patch_of_tree(tree) for tree in trees] == ours and all(ours)
 
 
 def test_mini_swe_agent_that_is_not_there_is_said_before_anything_is_paid(
