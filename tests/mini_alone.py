@@ -1,7 +1,7 @@
 """mini-swe-agent with nothing of ours in it: its DefaultAgent, its litellm model, its local environment.
 
-`python -m tests.mini_alone URL FOLDER JOBS`: JOBS is a JSON list of [MODEL, TITLE], FOLDER/NUMBER the work tree of each,
-from 0. It is a process of its own: the import takes seconds, and settings are read from the environment.
+`python -m tests.mini_alone URL FOLDER JOBS`: JOBS is a JSON list of [MODEL, TITLE], FOLDER/NUMBER the work tree of
+each, from 0. It is its own process: the import takes seconds, and settings are read from the environment.
 """
 
 from __future__ import annotations
