@@ -148,8 +148,8 @@ class Batch:
         folder = self._folder.attempt(*key)
         return record.prediction(folder, self._folder.out.parent).to_line()
 
-    def write_predictions(self, entries: Sequence[TaskEntry]) -> None:
-        """The predictions files, in the suite's order, one line a task."""
+    def write_predictions(self, entries: Sequence[TaskEntry], others: Sequence[AttemptRecord] = ()) -> None:
+        """The predictions files, one line a task: in the suite's order, then `others`, which earlier calls made."""
         for number in range(1, self._options.attempts + 1):
             lines = []
             for entry in entries:
@@ -157,6 +157,8 @@ class Batch:
                 row = self.rows.get(key)
                 if row is not None and (line := self._line(key, row.record)) is not None:
                     lines.append(line)
+            more = [self._line((item.instance_id, number), item) for item in others if item.attempt == number]
+            lines += [line for line in more if line is not None]
             write_atomic(self._folder.predictions(number), b"".join(lines))
 
 

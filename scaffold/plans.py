@@ -17,6 +17,7 @@ from scaffold.dialect import Malformed
 from scaffold.endpoint import ModelOptions
 from scaffold.model import Model
 from scaffold.prompt import Facts, Templates, facts_of
+from scaffold.recorder import AttemptFolder
 from scaffold.solve_folder import SolveFolder
 
 Key = tuple[str, int]  # instance id, number of the attempt from 1
@@ -68,14 +69,26 @@ class Plans:
                 if stored is None or not stored.finished:
                     work.append((name, number))
                 elif stored.settings != wanted:
-                    raise ExpectedError(
-                        f"{self._folder.attempt(name, number).path} was made with other settings "
-                        f"({_difference(stored.settings, wanted)}): choose another --out"
-                    )
+                    raise _mix_up(self._folder.attempt(name, number), stored.settings, wanted)
                 else:
                     finished[name, number] = stored
         self._templates.format_error(Malformed("an example"), self._options.model.dialect)
+        for record in self.of_other_tasks():
+            wanted = self._as_for(record)
+            if record.settings != wanted:
+                raise _mix_up(self._folder.attempt(record.instance_id, record.attempt), record.settings, wanted)
         return work, finished
+
+    def of_other_tasks(self) -> tuple[AttemptRecord, ...]:
+        """Finished attempts under the same --out at tasks that this call does not name: their lines stay."""
+        found = (read_record(folder) for folder in self._folder.stored())
+        return tuple(item for item in found if item and item.finished and item.instance_id not in self._entries)
+
+    def _as_for(self, record: AttemptRecord) -> Settings:
+        """What this call's settings would be for another task, whose prompt is not known here."""
+        name, entry = next(iter(self._entries.items()))
+        own = {"prompt_sha256": record.settings.prompt_sha256, "base_commit": record.settings.base_commit}
+        return self.settings(entry, self._facts[name]).model_copy(update=own)
 
     def settings(self, entry: TaskEntry, facts: Facts) -> Settings:
         options = self._options
@@ -111,6 +124,11 @@ class Plans:
             entry, number, self._folder.attempt(name, number), self.settings(entry, facts), self._options.model,
             self._price, self._templates, facts, place, stop, on_step, on_wait, on_model,
         )  # fmt: skip
+
+
+def _mix_up(folder: AttemptFolder, stored: Settings, wanted: Settings) -> ExpectedError:
+    difference = _difference(stored, wanted)
+    return ExpectedError(f"{folder.path} was made with other settings ({difference}): choose another --out")
 
 
 def _difference(stored: Settings, wanted: Settings) -> str:

@@ -66,13 +66,14 @@ def solve(entries: Sequence[TaskEntry], options: SolveOptions) -> Summary:
     with folder.sole_writer():
         plans = Plans(entries, options, folder)
         work, finished = plans.divide()
+        others = plans.of_other_tasks()
         batch = Batch(options, folder, {key: Row(record, kept=True) for key, record in finished.items()})
         shown_by = progress(len(work), plain=options.plain, quiet=options.quiet)
         with shown_by as shown, places(kind, f"solve-{options.out.stem}", shown.note) as rooms:
             try:
                 batch.run(work, plans, rooms, shown)
             finally:
-                batch.write_predictions(entries)
+                batch.write_predictions(entries, others)
     files = tuple(folder.predictions(number) for number in range(1, options.attempts + 1))
     wanted = [(entry.instance_id, number) for number in range(1, options.attempts + 1) for entry in entries]
     rows = tuple(batch.rows[key] for key in wanted if key in batch.rows)

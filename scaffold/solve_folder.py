@@ -26,6 +26,12 @@ class SolveFolder:
     def attempt(self, instance_id: str, number: int) -> AttemptFolder:
         return AttemptFolder(self.attempts / instance_id / f"attempt-{number}")
 
+    def stored(self) -> Iterator[AttemptFolder]:
+        """Attempts that came to an end, of any task; tries that were put aside are not among them."""
+        for record in sorted(self.attempts.glob("*/*/attempt.json")):
+            if record.parent.name.removeprefix("attempt-").isdigit():
+                yield AttemptFolder(record.parent)
+
     @contextmanager
     def sole_writer(self) -> Iterator[None]:
         """Hold the run. Raises ExpectedError when another process does, or when the file is not of a solve run."""

@@ -154,6 +154,25 @@ def test_a_file_of_other_settings_is_not_mixed_up(suite: LoadedSuite, server: Sc
         solve(one(suite), other)
 
 
+def test_tasks_may_be_solved_one_call_after_the_other_into_one_file(
+    suite: LoadedSuite, server: ScriptedModel, tmp_path: Path
+) -> None:
+    first, second = suite.entries
+    chosen = options(server, tmp_path, "good")
+    solve([second], chosen)
+    before = lines_of(chosen.out)
+    summary = solve([first], chosen)
+    assert [row.record.instance_id for row in summary.rows] == [first.instance_id] and not summary.incomplete
+    assert set(read_predictions(chosen.out).ids) == {first.instance_id, second.instance_id}
+    assert lines_of(chosen.out)[second.instance_id] == before[second.instance_id]
+    kept = chosen.out.read_bytes()
+    other = SolveOptions(**{**chosen.__dict__, "model": ModelOptions(name="local/wrong", base_url=server.url)})
+    shutil.rmtree(SolveFolder(chosen.out).attempt(first.instance_id, 1).path)
+    with pytest.raises(ExpectedError, match="model: 'local/good', now 'local/wrong'"):
+        solve([first], other)  # answers of two models would stand in one file
+    assert chosen.out.read_bytes() == kept
+
+
 def test_a_file_that_is_not_ours_is_left_alone(suite: LoadedSuite, server: ScriptedModel, tmp_path: Path) -> None:
     chosen = options(server, tmp_path, "good")
     chosen.out.write_text("mine\n")
