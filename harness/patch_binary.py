@@ -9,6 +9,34 @@ import zlib
 from collections.abc import Sequence
 
 MAX_BYTES = 64 * 1024**2
+MAX_TOTAL_BYTES = 256 * 1024**2  # of all data of a patch, which git holds in memory at once
+_SIZE = re.compile(rb"^[ \t>]*(?:literal|delta)\s+[+-]?(\d+)", re.MULTILINE)
+_ODD = re.compile(rb"^(?!(?:literal|delta) \d+\r?$)(?:literal|delta)\s+[+-]?\d.*", re.MULTILINE)
+
+
+def swollen(patch: bytes) -> str:
+    """Why the binary data of a patch must not be given to git, which believes any size, or "". Zeros of a gigabyte
+    are a megabyte of patch; what is inflated lies in this machine's memory, not in a sandbox."""
+    if b"GIT binary patch" not in patch:
+        return ""
+    if odd := _ODD.search(patch):
+        return f"no size of binary data that git would write: {odd[0][:60]!r}"
+    total = sum(int(digits[:30]) for digits in _SIZE.findall(patch))
+    return (
+        f"the binary data of the patch are {total} bytes, more than {MAX_TOTAL_BYTES}"
+        if total > MAX_TOTAL_BYTES
+        else ""
+    )
+
+
+def swollen_delta(lines: Sequence[bytes]) -> str:
+    """Why the delta of one file must not be given to git, or "". `lines` start at `GIT binary patch`."""
+    found = re.match(rb"delta (\d{1,12})\b", lines[1]) if len(lines) > 1 else None
+    data = _inflated(lines[2:], int(found[1])) if found else b""
+    if not data or isinstance(data, str):
+        return data or ""
+    size, _ = _number(data, _number(data, 0)[1])
+    return f"the binary delta makes {size} bytes, more than {MAX_BYTES}" if size > MAX_BYTES else ""
 
 
 def decoded(lines: Sequence[bytes], base: bytes) -> bytes | str:

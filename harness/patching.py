@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.patch_attempt import applied_result, git_apply, index_notes, unlike_the_patch
+from harness.patch_binary import swollen, swollen_delta
 from harness.patch_names import as_text, shown
 from harness.patch_repair import (
     Mended,
@@ -47,6 +48,8 @@ def apply_patch(
     parts = patch.count(b"\ndiff --git ") + patch.count(b"\n@@ -")
     if parts > MAX_PATCH_PARTS:
         return failed(f"the patch has {parts} files and hunks, more than the limit of {MAX_PATCH_PARTS}")
+    if reason := swollen(patch):
+        return failed(reason)
     try:
         return _applied(objects, base_tree, patch)
     except GitTooSlow as error:
@@ -82,6 +85,8 @@ def _strict(objects: GitObjects, base_tree: str, patch: bytes, parsed: ParsedPat
     for section in parsed.sections:
         if any(hunk.fault == "long" for hunk in section.hunks):
             return f"a hunk of {shown(section.target)} has more lines than its header says"
+        if reason := swollen_delta(section.binary):
+            return f"{shown(section.target)}: {reason}"
         foreign = not section.git and section.old is None and not section.labels[1].startswith((b"a/", b"b/"))
         if foreign and created_without_prefix(section, objects.listing(base_tree)):
             return f"{shown(section.labels[1])} is named without the b/ in front"
@@ -107,7 +112,7 @@ def _repaired(objects: GitObjects, base_tree: str, variant: Variant, said: str) 
     listing = objects.listing(base_tree)
     if reason := link_above(parsed.sections, listing):
         return PatchResult("unsafe_rejected", reason=reason)
-    if reason := stray_reason(parsed):
+    if reason := stray_reason(parsed) or next(filter(None, (swollen_delta(p.binary) for p in parsed.sections)), ""):
         return failed(reason)
     dropped = tuple((as_text(part.target), why) for part in parsed.sections if (why := carries_nothing(part)))
     kept = [part for part in parsed.sections if not carries_nothing(part)]

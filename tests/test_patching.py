@@ -501,6 +501,44 @@ def test_binary_bomb_is_refused(objects: GitObjects) -> None:
     assert outcome(objects, {"k.bin": b"\0\1"}, patch)[0].status == "apply_failed"
 
 
+def packed(data: bytes) -> bytes:
+    """The lines of a binary patch that hold these bytes."""
+    deflated, lines = zlib.compress(data), []
+    for at in range(0, len(deflated), 52):
+        part = deflated[at : at + 52]
+        lines.append(bytes([len(part) + (64 if len(part) <= 26 else 70)]) + b85encode(part, pad=True))
+    return b"\n".join(lines) + b"\n\n"
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*found, number])
+
+
+# git would take 192 MB for the delta and 800 MB for the literal, on this side of the sandbox; a patch may have 20 MB.
+DELTA = _varint(1 << 16) + _varint(3000 << 16) + b"\x80" * 3000
+SWOLLEN = {
+    "a delta": (b"delta %d\n" % len(DELTA) + packed(DELTA), "the binary delta makes 196608000 bytes"),
+    "a delta that only git reads": (b"delta %d x\n" % len(DELTA) + packed(DELTA), "no size of binary data"),
+    "a literal": (b"literal %d\n" % (400 << 20) + packed(b""), "the binary data of the patch are 419430400 bytes"),
+    "the way back": (b"literal 1\n" + packed(b"a") + b"literal 999999999\n" + packed(b""), "are 1000000000 bytes"),
+    "any number": (b"literal " + b"9" * 5000 + b"\n" + packed(b""), "bytes, more than"),
+}
+
+
+@pytest.mark.parametrize("name", SWOLLEN)
+def test_data_that_swell_are_not_given_to_git(objects: GitObjects, name: str) -> None:
+    data, words = SWOLLEN[name]
+    ids = sha1(b"blob 65536\0" + bytes(1 << 16)).hexdigest().encode() + b".." + b"1" * 40
+    patch = b"diff --git a/k.bin b/k.bin\nindex " + ids + b" 100644\nGIT binary patch\n" + data + b"\n"
+    result, _ = outcome(objects, {"k.bin": bytes(1 << 16)}, patch)
+    assert result.status == "apply_failed"
+    assert words in result.reason
+
+
 # ---- isolation
 
 
