@@ -196,11 +196,17 @@ def _edit_kernel(text: _Text, function: Function, kind: Sabotage, effort: int) -
     if kind == "low_precision":
         _lower_precision(text, function, language)
         return
-    values = _result_values(function)
+    values, stored = _result_values(function)
     if not values:
         raise text.error("the kernel neither stores nor returns a value itself")
-    if kind == "scale":
-        after = ") * 2 + 3)"
+    if kind == "scale" and stored:
+        # Tensors of small integers, and not plain numbers: of a plain number beside a bfloat16 tensor the interpreter
+        # makes a bfloat16 constant, which it cannot up to Triton 3.6 at least, so that the twin would die in place
+        # of being wrong. Small, so that no value becomes wider.
+        zero = f"{language}.program_id(0) * 0"
+        after = f") * ({zero} + 2).to({language}.int8) + ({zero} + 3).to({language}.int8))"
+    elif kind == "scale":
+        after = ") * 2 + 3)"  # what is returned may have to be known when the kernel is compiled
     elif kind == "drop_rows":
         after = f") * ({language}.program_id(0) % 2 != 0))"
     else:
@@ -221,8 +227,8 @@ def _language_alias(tree: ast.AST) -> str:
     return max(counts, key=lambda name: counts[name]) if counts else ""
 
 
-def _result_values(function: Function) -> list[ast.expr]:
-    """What a kernel gives back: values stored, else values added atomically, else values returned."""
+def _result_values(function: Function) -> tuple[list[ast.expr], bool]:
+    """What a kernel gives back: values stored, else values added atomically, else values returned (False)."""
     calls = [node for node in _own_nodes(function) if isinstance(node, ast.Call)]
     stored = [value for call in calls if (value := _stored_value(call, _STORES)) is not None]
     added = [value for call in calls if (value := _stored_value(call, ("atomic_add",))) is not None]
@@ -230,7 +236,7 @@ def _result_values(function: Function) -> list[ast.expr]:
     for node in _own_nodes(function):
         if isinstance(node, ast.Return) and node.value is not None:
             returned += node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
-    return stored or added or returned
+    return (stored or added, True) if stored or added else (returned, False)
 
 
 def _stored_value(call: ast.Call, names: Sequence[str]) -> ast.expr | None:

@@ -95,8 +95,8 @@ def results(module):
     a, b = torch.randn(32, 256), torch.randn(256, 16)
     into = torch.empty_like(x)
     k.run_norm_into(x, into)
-    found = {"norm": k.run_norm(x), "half": k.run_norm(x.half()), "into": into, "matmul": k.Runner().matmul(a, b)[0],
-             "count": k.run_count(torch.ones(64, dtype=torch.int32))}
+    found = {"norm": k.run_norm(x), "half": k.run_norm(x.half()), "brain": k.run_norm(x.bfloat16()), "into": into,
+             "matmul": k.Runner().matmul(a, b)[0], "count": k.run_count(torch.ones(64, dtype=torch.int32))}
     return {name: value.double().tolist() for name, value in found.items()}
 
 print(json.dumps([results(f"variant{n}") for n in range(int(sys.argv[1]))]))
@@ -122,12 +122,12 @@ def run(tmp_path: Path, sources: list[bytes]) -> list[dict[str, list[list[float]
 
 
 CHANGES: list[tuple[str, str, Sabotage, set[str]]] = [
-    ("row_norm", "triton_kernel", "scale", {"norm", "half", "into"}),
-    ("row_norm", "triton_kernel", "drop_rows", {"norm", "half", "into"}),
+    ("row_norm", "triton_kernel", "scale", {"norm", "half", "brain", "into"}),
+    ("row_norm", "triton_kernel", "drop_rows", {"norm", "half", "brain", "into"}),
     ("row_norm", "triton_kernel", "low_precision", {"norm", "half", "into"}),
     ("row_norm", "triton_kernel", "busy_loop", set()),
-    ("square", "triton_kernel", "scale", {"norm", "half", "into"}),
-    ("square", "triton_kernel", "drop_rows", {"norm", "half", "into"}),
+    ("square", "triton_kernel", "scale", {"norm", "half", "brain", "into"}),
+    ("square", "triton_kernel", "drop_rows", {"norm", "half", "brain", "into"}),
     ("square", "triton_kernel", "busy_loop", set()),
     ("matmul", "triton_kernel", "scale", {"matmul"}),
     ("matmul", "triton_kernel", "drop_rows", {"matmul"}),
@@ -135,8 +135,8 @@ CHANGES: list[tuple[str, str, Sabotage, set[str]]] = [
     ("matmul", "triton_kernel", "busy_loop", set()),
     ("count", "triton_kernel", "scale", {"count"}),
     ("count", "triton_kernel", "drop_rows", {"count"}),
-    ("run_norm", "launcher", "scale", {"norm", "half", "into"}),
-    ("run_norm", "launcher", "drop_rows", {"norm", "half", "into"}),
+    ("run_norm", "launcher", "scale", {"norm", "half", "brain", "into"}),
+    ("run_norm", "launcher", "drop_rows", {"norm", "half", "brain", "into"}),
     ("run_norm", "launcher", "low_precision", {"norm", "half", "into"}),
     ("run_norm_into", "host", "scale", {"into"}),
     ("run_norm_into", "host", "busy_loop", set()),
@@ -173,8 +173,8 @@ def test_a_file_in_another_encoding_keeps_it() -> None:
     source = b"# -*- coding: latin-1 -*-\n" + KERNELS.encode("latin-1")
     wrong = sabotage(source, target("matmul"), "scale")
     assert b"\xe9\xe8" in wrong
-    assert wrong.count(b") * 2 + 3)") == 1
-    assert b"((acc) * 2 + 3)" in wrong
+    assert wrong.count(b" + 2).to(") == 1
+    assert b"((acc) * (" in wrong
 
 
 def test_the_index_chooses_among_functions_of_one_name() -> None:
@@ -208,7 +208,8 @@ def test_files_are_sabotaged_where_possible_and_the_rest_is_named() -> None:
     result = sabotage_files(files, [target("square"), target("matmul"), target("nothing")], "scale")
     assert result.done == ("kernels.py::square", "kernels.py::matmul")
     assert list(result.impossible) == ["kernels.py::nothing"]
-    assert result.files["kernels.py"].count(b") * 2 + 3)") == 2
+    assert result.files["kernels.py"].count(b" * 2 + 3)") == 1
+    assert result.files["kernels.py"].count(b" + 2).to(tl.int8)") == 1
     with pytest.raises(CannotSabotage, match="no target can be sabotaged"):
         sabotage_files(files, [target("nothing")], "scale")
     with pytest.raises(CannotSabotage, match="not in the tree"):
