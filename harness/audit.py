@@ -16,7 +16,7 @@ Kind = Literal[
     "outside_targets", "test_edit", "configuration_edit", "no_text", "unreadable_python", "process_exit", "exit_hook",
     "module_table", "comparison_patched", "clock_patched", "pytest_hook", "process_or_network", "native_code",
     "equality_override", "pointer_cache", "caller_probe", "environment_probe", "dynamic_code", "side_stream",
-    "library_patched",
+    "library_patched", "source_probe", "value_probe",
 ]  # fmt: skip
 
 # Dotted names, as imported or written, whose mere use is worth a look.
@@ -35,6 +35,7 @@ USED: dict[str, Kind] = {
 }  # fmt: skip
 BUILTINS_CALLED: dict[str, Kind] = {
     "exec": "dynamic_code", "eval": "dynamic_code", "compile": "dynamic_code", "__import__": "dynamic_code",
+    "open": "source_probe",
 }  # fmt: skip
 IMPORTED: dict[str, Kind] = {
     "subprocess": "process_or_network", "socket": "process_or_network", "multiprocessing": "process_or_network",
@@ -50,6 +51,16 @@ COMPARISON_METHODS = frozenset(
     {"__eq__", "__ne__", "__bool__", "__torch_function__", "__torch_dispatch__", "__instancecheck__", "__array__"}
 )
 LIBRARIES = frozenset({"torch", "triton", "numpy", "builtins", "sys", "os", "gc", "importlib", "functools", "random"})
+# What tells code its own text: the twin differs there and nowhere else.
+OWN_TEXT = frozenset(
+    {
+        "__code__", "__loader__", "__spec__", "cache_key", "co_code", "co_consts", "read_bytes", "read_text", "src",
+        "st_mtime", "st_size",
+    }
+)  # fmt: skip
+OWN_TEXT_MODULES = ("inspect.getsource", "linecache.", "dis.", "importlib.resources.")
+# Asked of a tensor where a branch is chosen: what a kernel gave may decide whether it is used.
+ABOUT_VALUES = frozenset({"all", "allclose", "any", "equal", "isclose", "isfinite", "isnan", "item", "tolist"})
 TEST_PARTS = frozenset({"tests", "test", "testing"})
 CONFIGURATION = frozenset(
     {
@@ -188,6 +199,12 @@ class _Reader:
                 yield kind, node
             if name in ("os.environ", "os.getenv"):
                 yield "environment_probe", node
+            if name == "__file__" or name.startswith(OWN_TEXT_MODULES):
+                yield "source_probe", node
+        if isinstance(node, ast.Attribute) and node.attr in OWN_TEXT:
+            yield "source_probe", node
+        if isinstance(node, ast.If | ast.IfExp | ast.While) and _about_values(node.test):
+            yield "value_probe", node
 
     def _calls(self, node: ast.AST) -> Found:
         if not isinstance(node, ast.Call):
@@ -252,6 +269,13 @@ class _Reader:
         return _has_pointer(key) or any(
             isinstance(node, ast.Name) and node.id in self.pointers for node in ast.walk(key)
         )
+
+
+def _about_values(test: ast.expr) -> bool:
+    return any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ABOUT_VALUES
+        for node in ast.walk(test)
+    )
 
 
 def _has_pointer(tree: ast.AST) -> bool:

@@ -97,6 +97,13 @@ def test_an_honest_kernel_has_no_findings() -> None:
         ("import os\nif os.environ.get('PYTEST_CURRENT_TEST'):\n    pass\n", "environment_probe", 2),
         ("exec('x = 1')\n", "dynamic_code", 1),
         ("import torch\ns = torch.cuda.Stream()\n", "side_stream", 2),
+        ("text = open(__file__).read()\n", "source_probe", 1),
+        ("import inspect as i\ndef f(k):\n    return i.getsource(k)\n", "source_probe", 3),
+        ("def f(k):\n    return 3 in k.fn.__code__.co_consts\n", "source_probe", 2),
+        ("def f(k):\n    return len(k.src)\n", "source_probe", 2),
+        ("from pathlib import Path\ndef f(p):\n    return Path(p).read_text()\n", "source_probe", 3),
+        ("def f(out, x):\n    if not out.any():\n        out.copy_(x)\n", "value_probe", 2),
+        ("import torch\ndef f(a, b):\n    return a if torch.equal(a, b) else b\n", "value_probe", 3),
         ("def f(:\n", "unreadable_python", 1),
     ],
 )
