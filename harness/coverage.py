@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rtb.foreign_json import read_foreign_json
 from rtb.result import CoverageFacts
 from rtb.task import Target
 
+MAX_COUNT = 10**15  # no run has so many launches
 MAX_KERNELS = 200  # kept in a result; a server of a large framework launches a few dozen
 
 
@@ -31,12 +32,12 @@ def parse_trace(text: str) -> tuple[Launches, ...]:
 def _launches(text: str) -> Iterator[Launches]:
     for line in text.splitlines():
         try:
-            rows = json.loads(line)
+            rows = read_foreign_json(line)
         except ValueError:
             continue
         for row in rows if isinstance(rows, list) else ():
             match row:
-                case [str(how), str(phase), str(kernel), str(file), int(count)] if count > 0:
+                case [str(how), str(phase), str(kernel), str(file), int(count)] if 0 < count < MAX_COUNT:
                     yield Launches(how, phase, kernel, file, count)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rtb import syntax
 from rtb.errors import ExpectedError, InvalidFile
+from rtb.foreign_json import read_foreign_json
 from rtb.result import TestStatus
 from rtb.task import TestIds, unsound_node_id
 
@@ -154,7 +154,7 @@ def _id_list(task: str, key: str, value: object, warnings: list[str]) -> tuple[s
 
 def _parse(task: str, key: str, text: str, warnings: list[str]) -> object:
     try:
-        return json.loads(text)
+        return read_foreign_json(text)
     except ValueError:
         pass
     try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.kernel_times import Calls, summarise_calls
+from rtb.foreign_json import read_foreign_json
 from rtb.sandbox import Change, Entry, Sandbox
 
 ROUNDS = 4
@@ -74,7 +75,7 @@ def check_kernel(
 
 def _read(data: bytes | None, nonce: str) -> KernelCheck:
     try:
-        match json.loads(data or b""):
+        match read_foreign_json(data or b""):
             case {"nonce": str(seen), "correct": bool(correct), "reason": str(reason), **rest} if seen == nonce:
                 valid = rest.get("timing_valid")
                 samples = rest.get("samples_ms") if valid is True else None

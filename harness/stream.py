@@ -6,15 +6,17 @@ An event carries the stamp of the read that brought its last byte. Nothing here 
 from __future__ import annotations
 
 import hashlib
-import json
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.request import Question, RequestRecord, prompt_sha256
+from rtb.foreign_json import read_foreign_json
 
 Read = tuple[int, bytes]  # ns since the request was sent, bytes
+MAX_DIGITS = 15  # of a length or a count
 
 
 class BadResponse(ValueError):
@@ -36,7 +38,7 @@ class Head:
     @property
     def length(self) -> int | None:
         text = self.headers.get("content-length", "")
-        return int(text) if text.isdecimal() else None
+        return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else None
 
     @property
     def keeps_alive(self) -> bool:
@@ -50,7 +52,7 @@ def parse_head(data: bytes) -> Head | None:
         return None
     first, *rest = data[:size].decode("latin-1").split("\r\n")
     words = first.split(" ", 2)
-    if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdecimal():
+    if len(words) < 2 or not words[0].startswith("HTTP/1.") or not re.fullmatch("[0-9]{3}", words[1]):
         raise BadResponse(f"not an HTTP/1.1 response: {first[:60]!r}")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in rest)}
     return Head(int(words[1]), headers, size + 4)
@@ -136,24 +138,26 @@ class _Reading:
             self.done = True
             return
         try:
-            event = json.loads(payload)
+            event = read_foreign_json(payload)
         except ValueError:
             self.error = self.error or f"an event is no JSON: {payload[:80]!r}"
             return
         if not isinstance(event, dict) or event.get("error") or event.get("object") == "error":
             self.error = self.error or f"the server sent an error: {payload[:300].decode(errors='replace')}"
             return
-        choices = event.get("choices") or []
-        usage = event.get("usage")
-        if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
-            count = usage["completion_tokens"]
+        choices, usage = event.get("choices") or [], event.get("usage")
+        if not isinstance(choices, list) or any(not _is_choice(choice) for choice in choices):
+            self.error = self.error or f"an event is no completion: {payload[:80]!r}"
+            return
+        count = _count(usage, "completion_tokens")
+        if count is not None:
             # A rise counts only where a choice came with it: the closing usage chunk brings no token. Text without a
             # rise is of tokens that were counted before they were there: the last of them came with it.
             known = self.tokens[-1][1] if self.tokens else 0
             if choices and (count > known or (known and _text(choices[0]))):
                 self.tokens.append((at, max(count, known)))
             self.completion_tokens = count
-            self.prompt_tokens = usage.get("prompt_tokens", self.prompt_tokens)
+            self.prompt_tokens = _count(usage, "prompt_tokens") or self.prompt_tokens
         if choices:
             self.chunks += 1
             self._choice(at, choices[0])
@@ -166,6 +170,24 @@ class _Reading:
         if text:
             self.text.append(text)
         self.finish = choice.get("finish_reason") or self.finish
+
+
+def _is_choice(choice: object) -> bool:
+    """Whether what is read of a choice has the types that it must have."""
+    if not isinstance(choice, dict):
+        return False
+    delta = choice.get("delta") or choice.get("message")
+    if delta is not None and not isinstance(delta, dict):
+        return False
+    inner = delta or {}
+    texts = (choice.get("text"), choice.get("finish_reason"), inner.get("content"), inner.get("reasoning_content"))
+    return all(text is None or isinstance(text, str) for text in texts)
+
+
+def _count(usage: object, name: str) -> int | None:
+    """A count of tokens, where the server gave one that can be."""
+    count = usage.get(name) if isinstance(usage, dict) else None
+    return count if isinstance(count, int) and 0 <= count < 10**MAX_DIGITS else None
 
 
 def _text(choice: dict[str, Any]) -> str | None:

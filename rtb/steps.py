@@ -7,11 +7,11 @@ where known, `seconds`, `tokens` and `cost_usd` used until then. A line of a pre
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from rtb.errors import InvalidFile
+from rtb.foreign_json import read_foreign_json
 from rtb.prediction import KEYS, Prediction
 
 STEPS_FILE = "steps_file"
@@ -42,7 +42,7 @@ def read_step_file(path: Path) -> tuple[Step, ...]:
     found: list[Step] = []
     for number, line in enumerate(lines, start=1):
         try:
-            document = json.loads(line)
+            document = read_foreign_json(line)
         except ValueError:
             if number == len(lines):
                 break

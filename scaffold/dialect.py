@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rtb.foreign_json import read_foreign_json
 from scaffold.endpoint import Dialect
 from scaffold.reply import Reply
 
@@ -78,7 +79,7 @@ class ToolSpeech:
         if call.name != "bash":
             return Malformed(f"there is no tool named {call.name!r}; the only one is bash")
         try:
-            arguments = json.loads(call.arguments)
+            arguments = read_foreign_json(call.arguments)
         except json.JSONDecodeError as error:
             cut = "; the answer was cut at the output limit" if reply.finish_reason == "length" else ""
             return Malformed(f"the arguments of the call are not JSON ({error.msg}){cut}")
@@ -135,7 +136,7 @@ class TextSpeech:
 
 def _valid_json(text: str) -> str:
     try:
-        json.loads(text)
+        read_foreign_json(text)
     except json.JSONDecodeError:
         return "{}"
     return text

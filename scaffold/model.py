@@ -21,6 +21,7 @@ from typing import Any, NoReturn, Self
 import httpx
 
 from rtb.errors import ExpectedError, MachineError, RtbError
+from rtb.foreign_json import read_foreign_json
 from scaffold.endpoint import ModelOptions, resolve
 from scaffold.keys import Secrets
 from scaffold.reply import BrokenReply, ErrorInReply, Reply, read_completion, read_stream
@@ -198,7 +199,7 @@ class Model:
                 pass
             return reply
         try:
-            return read_completion(json.loads(b"".join(self._watched(response.iter_bytes(), deadline))))
+            return read_completion(read_foreign_json(b"".join(self._watched(response.iter_bytes(), deadline))))
         except json.JSONDecodeError as error:
             raise BrokenReply(f"the answer is not JSON ({error.msg})") from error
 
@@ -276,7 +277,7 @@ def _head(response: httpx.Response) -> str:
 def _message(text: str) -> str:
     """The words of an error body, in the shapes that servers use."""
     with suppress(json.JSONDecodeError, AttributeError):
-        document = json.loads(text)
+        document = read_foreign_json(text)
         error = document.get("error", document)
         for found in (
             (error.get("message"), document.get("message"), document.get("detail"))

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rtb.foreign_json import read_foreign_json
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -115,7 +117,7 @@ def read_stream(lines: Iterable[str]) -> Reply:
             done = True
             break
         try:
-            event = json.loads(data)
+            event = read_foreign_json(data)
         except json.JSONDecodeError as error:
             raise BrokenReply(f"an event of the stream is cut: {data[:80]!r}") from error
         whole.take(event)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rtb.errors import InvalidFile
+from rtb.foreign_json import read_foreign_json
 from rtb.suite import read_json
 from scaffold.recorder import FORMAT, AttemptFolder
 from scaffold.reply import Usage, read_usage
@@ -106,7 +106,7 @@ def _journal(path: Path) -> dict[str, Any]:
     messages = []
     for line in path.read_bytes().splitlines():
         try:
-            messages.append(json.loads(line))
+            messages.append(read_foreign_json(line))
         except ValueError:
             break
     return {"messages": messages}

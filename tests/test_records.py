@@ -123,7 +123,22 @@ def test_any_bytes_are_read_without_an_exception(data: bytes) -> None:
     assert read_junit(data).statuses == {}
 
 
-@pytest.mark.parametrize("line", ['{"kind": "test"}', '{"kind": "finish"}', '{"seq": 1}', "[]", "{"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"kind": "test"}',
+        '{"kind": "finish"}',
+        '{"seq": 1}',
+        "[]",
+        "{",
+        "[" * 100_000,
+        '{"kind": "begin", "id": {}}',
+        '{"kind": "start", "pytest": 9, "ini": ""}',
+        '{"kind": "collected", "ids": [[1]], "plugins": []}',
+        json.dumps({**TEST, "kind": "test", "failed": [5]}),
+        json.dumps({**TEST, "kind": "test", "phases": [{**TEST["phases"][0], "message": 7}]}),
+    ],
+)
 def test_signed_nonsense_is_broken(line: str) -> None:
     assert read_records(signed(line.encode()), NONCE).broken is not None
 
