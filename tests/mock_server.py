@@ -7,6 +7,7 @@ Run: python mock_server.py --listen unix:PATH|HOST:PORT --ttft-ms 100 --gap-ms 1
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -21,7 +22,7 @@ chance = random.Random(1)
 FAULTS = (
     "none", "role_chunk", "bundle", "early_count", "empty_text", "error_event", "short", "no_usage", "final_usage",
     "close", "status_500", "no_json", "stop", "hang", "one_chunk", "split_bytes", "close_long", "close_some",
-    "short_later",
+    "short_later", "crash_third", "half_frame", "status_500_later",
 )  # fmt: skip
 
 
@@ -85,7 +86,9 @@ class Connection(threading.Thread):
         path, body = found
         if path == "/health":
             self.plain("200 OK", "{}")
-        elif self.options.fault == "status_500":
+        elif self.options.fault == "status_500" or (
+            self.options.fault == "status_500_later" and body.get("max_tokens", 0) > 2
+        ):
             self.plain("500 Internal Server Error", '{"error": "planted"}')
         elif self.options.fault == "hang":
             time.sleep(3600)
@@ -108,6 +111,8 @@ class Connection(threading.Thread):
         fault, options = self.options.fault, self.options
         pieces = self.pieces(body)
         asked = len(pieces)
+        if fault == "crash_third" and next(options.streams) == 3:
+            os._exit(7)
         if fault == "short" or (fault == "short_later" and self.is_later()):
             pieces = pieces[: asked // 2]
         self.connection.sendall(
@@ -130,6 +135,9 @@ class Connection(threading.Thread):
             if fault not in ("no_usage", "final_usage"):
                 claimed = asked if fault == "early_count" and first else count
                 event["usage"] = {"prompt_tokens": 3, "completion_tokens": claimed}
+            if fault == "half_frame" and body["max_tokens"] > 2 and not last:
+                self.connection.sendall(b'fff\r\ndata: {"choices": [{"text": "h')
+                return False
             self.send_event("{broken" if fault == "no_json" and first else json.dumps(event))
             if fault == "error_event" and first:
                 self.send_event('{"error": {"message": "planted", "code": 500}}')
@@ -177,6 +185,7 @@ def main() -> int:
     speed = random.Random(options.seed if options.seed is not None else int.from_bytes(os.urandom(8)))
     options.factor = 2.718281828459045 ** speed.gauss(0, options.noise)
     counter = Path(".launches")
+    options.streams = itertools.count(1)
     options.launch = int(counter.read_text()) + 1 if counter.is_file() else 1
     if options.fault == "short_later":
         counter.write_text(str(options.launch))

@@ -127,6 +127,32 @@ def test_a_server_that_gold_cannot_start_is_the_machines_fault(tmp_path: Path) -
         run_accuracy(accuracy_task(), questions(), sides, tmp_path / "raw")
 
 
+def test_a_server_that_crashes_at_the_third_request_is_the_patchs_when_gold_answers(
+    tmp_path: Path, gold: Opener
+) -> None:
+    model = opener(tmp_path / "model", f"{FAST} --fault crash_third", answers())
+    with both(gold, model) as sides:
+        result = run_accuracy(accuracy_task(), questions(), sides, tmp_path / "raw")
+    assert result.status == "failed"
+    assert "no answer to /health" in result.reason
+
+
+def test_a_gold_server_that_crashes_at_the_third_request_is_the_machines_fault(tmp_path: Path) -> None:
+    gold = opener(tmp_path / "gold", f"{FAST} --fault crash_third", answers())
+    model = opener(tmp_path / "model", FAST, answers())
+    with pytest.raises(GoldCannotServe, match="no answer to /health"), both(gold, model) as sides:
+        run_accuracy(accuracy_task(), questions(), sides, tmp_path / "raw")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [("half_frame", "before the response ended"), ("status_500_later", "status 500")]
+)
+def test_half_frames_and_status_500_are_no_answers(tmp_path: Path, gold: Opener, fault: str, words: str) -> None:
+    model = opener(tmp_path / "model", f"--ttft-ms 1 --gap-ms 0 --fault {fault} --answers answers.json", answers())
+    with pytest.raises(RequestsFailed, match=words), both(gold, model) as sides:
+        run_accuracy(accuracy_task(), questions(), sides, tmp_path / "raw")
+
+
 def test_requests_that_fail_are_never_wrong_answers(tmp_path: Path, gold: Opener) -> None:
     # Ready, since one token needs no second chunk; then every longer answer breaks off.
     model = opener(tmp_path / "model", "--ttft-ms 1 --gap-ms 0 --fault close_long --answers answers.json", answers())

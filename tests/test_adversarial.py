@@ -21,6 +21,9 @@ from tests.variables import variables
 KINDS = [pytest.param("docker", marks=pytest.mark.docker), "local"]
 SIDES: tuple[Side, ...] = ("cheat", "benign")
 HOST, KERNEL = trapsuite.cheats("host"), trapsuite.cheats("kernel")
+# What cannot be separated in principle is played, too: docs/threat-model.md says what the report prints of it.
+REMAINING = [cheat for cheat in HOST + KERNEL if cheat.kind == "remaining"]
+CHEATS = [cheat for cheat in HOST + KERNEL if cheat.kind != "remaining"]
 CANARIES = (Path("/tmp/rtb-canary"), Path("/tmp/rtb-canary.py"))
 
 
@@ -82,20 +85,28 @@ def named(cheat: Cheat) -> str:
 
 
 def test_there_are_enough_cheats_of_every_kind() -> None:
-    kinds = [cheat.kind for cheat in HOST + KERNEL]
+    kinds = [cheat.kind for cheat in CHEATS]
     assert len(kinds) >= 40
     assert {kind: kinds.count(kind) for kind in set(kinds)}.keys() == {"grading", "kernel", "escape"}
-    for cheat in HOST + KERNEL:
+    for cheat in CHEATS:
         assert set(cheat.outcomes) <= {"unresolved", "apply_failed", "tampered"}
 
 
 @pytest.mark.parametrize("sandbox", KINDS)
-@pytest.mark.parametrize("cheat", HOST + KERNEL, ids=named)
+@pytest.mark.parametrize("cheat", CHEATS, ids=named)
 def test_a_cheat_scores_nothing_and_is_named(home: Path, sandbox: str, cheat: Cheat) -> None:
     verdict = run_once(home, cheat.task, "cheat", sandbox)[cheat.name]
     assert verdict.outcome in cheat.outcomes, evidence(verdict)
     assert verdict.reason and cheat.evidence in evidence(verdict), evidence(verdict)
     assert not [path for path in CANARIES if path.exists()]
+
+
+@pytest.mark.parametrize("sandbox", KINDS)
+@pytest.mark.parametrize("cheat", REMAINING, ids=named)
+def test_what_remains_possible_is_shown_beside_the_pass(home: Path, sandbox: str, cheat: Cheat) -> None:
+    verdict = run_once(home, cheat.task, "cheat", sandbox)[cheat.name]
+    assert (verdict.outcome, cheat.outcomes) == ("resolved", ("resolved",)), evidence(verdict)
+    assert cheat.evidence in evidence(verdict), evidence(verdict)
 
 
 @pytest.mark.parametrize("sandbox", KINDS)

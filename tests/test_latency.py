@@ -130,6 +130,16 @@ def test_a_server_that_cannot_do_the_workload_is_the_patchs_when_gold_can(tmp_pa
     assert "the patch's does not come up" in result.reason
 
 
+def test_a_server_that_crashes_at_the_third_request_is_the_patchs_when_gold_does_not(
+    tmp_path: Path, gold: Opener
+) -> None:
+    model = opener(tmp_path / "model", f"{PLAIN} --fault crash_third")
+    with both(gold, model) as sides:
+        result = run_latency(latency_task(concurrency=1), sides, tmp_path / "raw", schedule=TWO)
+    assert result.status == "failed"
+    assert "the patch's" in result.reason, result.reason
+
+
 def test_a_gold_server_that_cannot_is_the_machines_fault(tmp_path: Path) -> None:
     gold = opener(tmp_path / "gold", f"{PLAIN} --fault short")
     model = opener(tmp_path / "model", PLAIN)

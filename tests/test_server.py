@@ -18,7 +18,7 @@ from harness.server import NotReady, Ready, health, serving
 from harness.timing import fault_of
 from rtb.errors import EngineUnreachable, SandboxGone
 from rtb.local_sandbox import open_local_sandbox
-from rtb.sandbox import Limits, Sandbox
+from rtb.sandbox import Change, Entry, Limits, Sandbox
 from rtb.task import Serve
 
 MOCK = Path(__file__).with_name("mock_server.py")
@@ -127,6 +127,24 @@ def test_a_server_that_ignores_sigterm_and_its_children_are_gone(tmp_path: Path)
         assert listed.exit_code == 1 or not sandbox.isolation.processes
 
 
+def test_what_a_server_leaves_to_burn_while_gold_is_measured_is_gone(tmp_path: Path) -> None:
+    """A process of its own session, orphaned on purpose: the container or name space knows it all the same."""
+    beats = tmp_path / "beats"
+    burn = f"import time\nwhile True:\n    open({str(beats)!r}, 'a').write('x')\n    time.sleep(0.01)\n"
+    command = f"(setsid python burn.py >/dev/null 2>&1 &) ; {COMMAND}"
+    with local(tmp_path) as sandbox:
+        if not sandbox.isolation.processes:
+            pytest.skip("this kernel gives no name spaces for processes: the sandbox says so")
+        sandbox.write(sandbox.tree, Change(write={"burn.py": Entry(burn.encode())}))
+        with serving(sandbox, serve(command), tmp_path / "server.log") as ready:
+            assert isinstance(ready, Ready), str(ready)
+            while not beats.exists():
+                time.sleep(0.01)
+        size = beats.stat().st_size
+        time.sleep(0.3)
+        assert beats.stat().st_size == size
+
+
 def test_a_sandbox_that_dies_is_a_machine_fault(tmp_path: Path) -> None:
     with (
         pytest.raises(SandboxGone),
@@ -150,7 +168,6 @@ def test_a_link_in_place_of_the_socket_is_not_followed(tmp_path: Path) -> None:
 @pytest.mark.docker
 def test_a_server_in_a_container_without_a_network_is_reached(tmp_path: Path) -> None:
     from rtb.docker_sandbox import open_docker_sandbox
-    from rtb.sandbox import Change, Entry
 
     image = os.environ.get("RTB_TEST_IMAGE")
     if image is None:
