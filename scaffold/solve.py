@@ -12,7 +12,7 @@ from rtb.suite import TaskEntry
 from scaffold import mini
 from scaffold.attempt import AttemptRecord
 from scaffold.batch import Batch, Row, total
-from scaffold.endpoint import resolve
+from scaffold.model import Model
 from scaffold.places import places
 from scaffold.plans import Plans, SolveOptions
 from scaffold.prompt import Prompt, Templates, facts_of
@@ -59,7 +59,8 @@ def solve(entries: Sequence[TaskEntry], options: SolveOptions) -> Summary:
     Raises ExpectedError on bad input before anything is begun. On Ctrl-C what runs is ended and kept, then
     KeyboardInterrupt goes on up.
     """
-    resolve(options.model)
+    with Model(options.model):
+        pass  # its address and key are looked at before anything is begun
     mini.check_options(options.model.dialect, agent=options.agent, published_prompts=options.published_prompts)
     kind = environment.choose_kind(options.sandbox)
     folder = SolveFolder(options.out)

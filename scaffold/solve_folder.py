@@ -16,6 +16,9 @@ class SolveFolder:
     """Where a solve run keeps its files: predictions where the user said, attempts in a folder beside them."""
 
     def __init__(self, out: Path) -> None:
+        """Raises ExpectedError when `out` can be no file."""
+        if not out.name or out.suffix == ".attempts" or out.is_dir():
+            raise ExpectedError(f"--out {str(out)!r} is to be a file for the predictions, e.g. preds.jsonl")
         self.out = out
         self.attempts = out.with_suffix(".attempts")
 

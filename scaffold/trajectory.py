@@ -80,6 +80,13 @@ def read_trajectory(path: Path) -> Trajectory:
     form = document.get("trajectory_format", FORMAT)
     if not str(form).startswith("mini-swe-agent-1"):
         raise InvalidFile(f"{path}: trajectory_format {form!r} is not one that rtb reads ({FORMAT})")
+    for number, message in enumerate(document["messages"], start=1):
+        if not (
+            isinstance(message, dict)
+            and isinstance(message.get("role"), str)
+            and isinstance(message.get("extra") or {}, dict)
+        ):
+            raise InvalidFile(f"{path}: message {number} of {len(document['messages'])} is no object with a role")
     info = document.get("info") or {}
     ours = info.get("rtb") or {}
     config = info.get("config") or {}

@@ -173,6 +173,25 @@ def test_tasks_may_be_solved_one_call_after_the_other_into_one_file(
     assert chosen.out.read_bytes() == kept
 
 
+def test_what_cannot_be_a_predictions_file_is_refused(
+    suite: LoadedSuite, server: ScriptedModel, tmp_path: Path
+) -> None:
+    chosen = options(server, tmp_path, "good")
+    for out in (Path(), tmp_path, tmp_path / "a.attempts"):
+        with pytest.raises(ExpectedError, match="is to be a file for the predictions"):
+            solve(one(suite), SolveOptions(**{**chosen.__dict__, "out": out}))
+    assert server.requests == [] and not list(tmp_path.iterdir())
+
+
+def test_a_key_that_fits_no_header_is_said_before_anything_begins(
+    suite: LoadedSuite, server: ScriptedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRIPTED_API_KEY", "sk-schlüssel")
+    with pytest.raises(ExpectedError, match=r"SCRIPTED_API_KEY.*check for stray characters"):
+        solve(one(suite), options(server, tmp_path, "good", line={"key_variable": "SCRIPTED_API_KEY"}))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_that_is_not_ours_is_left_alone(suite: LoadedSuite, server: ScriptedModel, tmp_path: Path) -> None:
     chosen = options(server, tmp_path, "good")
     chosen.out.write_text("mine\n")

@@ -167,6 +167,20 @@ def test_the_audit_names_a_test_file_that_the_patch_touches(
     assert [(item.kind, item.text, item.step) for item in found] == [("tests", "tests/test_twice.py", 1)]
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.traj.json", '{"messages": [{"role": "user", "content": "x"}, 5]}'),
+        ("x.traj.json", '{"messages": [{"role": "assistant", "extra": [1]}]}'),
+        ("preds.jsonl", '{"instance_id": "toy__toy-1", "model_name_or_path": "m", "model_patch": ""}\n'),
+    ],
+)
+def test_what_is_no_trajectory_has_no_clean_audit(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InvalidFile, match=r"message \d of \d is no object with a role"):
+        audit([tmp_path / name])
+
+
 def test_the_audit_of_nothing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ExpectedError, match="no trajectory"):
         audit([tmp_path])
