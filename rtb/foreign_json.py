@@ -16,14 +16,22 @@ def read_foreign_json(data: bytes | str) -> Any:
     digits than Python reads: whoever wrote those must not be able to end a run.
     """
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
+    value = parse_foreign_json(text)
+    return writable(value) if _HALF.search(text) else value
+
+
+def writable(value: Any) -> Any:
+    """The same value with `?` for half characters (lone surrogates), which no UTF-8 file can hold."""
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def parse_foreign_json(text: str) -> Any:
+    """The value with its half characters. Raises json.JSONDecodeError and nothing else."""
     try:
-        value = json.loads(text)
-        if _HALF.search(text):
-            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+        return json.loads(text)
     except json.JSONDecodeError:
         raise
     except RecursionError:
         raise json.JSONDecodeError("nested too deep", "", 0) from None
     except ValueError:
         raise json.JSONDecodeError("a number has too many digits", "", 0) from None
-    return value

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 import json
-import math
+import re
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rtb.errors import ExpectedError, InvalidFile
+from rtb.foreign_json import parse_foreign_json, writable
 from rtb.task import Frozen
 
 KEYS = ("instance_id", "model_name_or_path", "model_patch")
@@ -40,6 +42,10 @@ WARNINGS: frozenset[ProblemKind] = frozenset(
 )
 
 
+# U+DC80 to U+DCFF stand for bytes (surrogateescape); the others stand for nothing.
+_HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+
+
 class Prediction(Frozen):
     """One answer. In `model_patch`, bytes that are not UTF-8 stand as lone surrogates (surrogateescape)."""
 
@@ -57,7 +63,7 @@ class Prediction(Frozen):
     def cost_usd(self) -> float | None:
         """Cost the scaffold reported, or None: an unknown cost is not zero."""
         value = self.extra.get("cost_usd", self.extra.get("cost"))
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= sys.float_info.max:
             return None
         return float(value)
 
@@ -138,7 +144,7 @@ class PredictionFile:
         with self.path.open("rb") as file:
             file.seek(position.offset)
             data = file.read(position.length)
-        found = _examine(json.loads(data), position.place)[0]
+        found = _examine(parse_foreign_json(data.decode("utf-8")), position.place)[0]
         if found is None:
             raise ExpectedError(
                 f"{self.path} changed while it was read (line {position.place}); run the command again"
@@ -173,7 +179,7 @@ def _form(path: Path, start: bytes) -> Literal["jsonl", "list", "dict"]:
     if start.startswith(b"{") and path.suffix != ".jsonl":
         # One JSON object over the whole file is the dict form, unless it is a single line with SWE-bench's keys.
         try:
-            document = json.loads(path.read_bytes().decode("utf-8-sig"))
+            document = parse_foreign_json(path.read_bytes().decode("utf-8-sig"))
         except ValueError:
             return "jsonl"
         if isinstance(document, dict) and "instance_id" not in document:
@@ -212,7 +218,7 @@ class _Reader:
                 self.note(place, "blank_line", "blank line; ignored")
                 continue
             try:
-                document = json.loads(text)
+                document = parse_foreign_json(text.decode("utf-8"))
             except ValueError as error:
                 self.note(place, "invalid_json", f"not valid JSON ({_reason(error)}); is the line cut?")
                 continue
@@ -220,7 +226,7 @@ class _Reader:
 
     def take_document(self) -> None:
         try:
-            document = json.loads(self.path.read_bytes().decode("utf-8-sig"))
+            document = parse_foreign_json(self.path.read_bytes().decode("utf-8-sig"))
         except ValueError as error:
             raise InvalidFile(f"{self.path}: not valid JSON ({_reason(error)}); is the file cut?") from error
         items: Iterator[tuple[str, Any, str | None]]
@@ -313,6 +319,9 @@ def _examine(document: Any, place: str) -> tuple[Prediction | None, Sequence[Pro
         document = {renamed.get(key, key): value for key, value in document.items()}
         pairs = ", ".join(f"{old} -> {new}" for old, new in renamed.items())
         note("old_keys", f"older key names, read as {pairs}")
+    # The patch may hold bytes that are not UTF-8 as half characters; everything else is shown and stored as text.
+    held = {key: document[key] for key in ("model_patch",) if key in document}
+    document = {**writable({key: value for key, value in document.items() if key not in held}), **held}
     name = document.get("instance_id")
     if not isinstance(name, str) or not name:
         note("no_instance_id", "no instance_id (or it is no text)")
@@ -326,6 +335,9 @@ def _examine(document: Any, place: str) -> tuple[Prediction | None, Sequence[Pro
         patch = ""
     if not isinstance(patch, str):
         note("patch_not_text", f"{name}: model_patch is a {type(patch).__name__}, not text", name)
+        return None, problems
+    if (half := _HALF.search(patch)) is not None:
+        note("patch_not_text", f"{name}: model_patch holds half a character (U+{ord(half[0]):04X})", name)
         return None, problems
     model = document.get("model_name_or_path")
     extra = {key: value for key, value in document.items() if key not in KEYS}

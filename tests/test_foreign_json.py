@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,9 @@ from harness.pytest_log import read_log, read_totals
 from harness.records import read_junit
 from harness.request import Question, RequestRecord, completion_body
 from harness.stream import to_record
+from rtb.errors import InvalidFile
 from rtb.foreign_json import read_foreign_json
+from rtb.prediction import Prediction, read_predictions
 from rtb.task import Target, canonical_json
 
 DEEP, LONG = b"[" * 200_000, b"9" * 5000
@@ -62,6 +65,42 @@ def test_numbers_that_no_computer_reads_are_no_counts() -> None:
         b'<a><testcase classname="c" name="n"><properties>' + number + b"</properties></testcase></a>"
     )
     assert (report.fault, report.numbered) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"a": ' * 200_000, "nested too deep"),
+        ('{"instance_id": "a", "model_patch": "x", "cost": ' + LONG.decode() + "}", "too many digits"),
+        ('{"instance_id": "a", "model_patch": "\\ud800"}', "half a character (U+D800)"),
+    ],
+)
+def test_a_hostile_line_of_predictions_is_named_and_stops_no_other(tmp_path: Path, line: str, words: str) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text(
+        line + '\n{"instance_id": "b\\ud800", "model_name_or_path": "\\ud800", "model_patch": "\\udcff"}\n'
+    )
+    found = read_predictions(file)
+    assert [words in problem.message for problem in found.errors] == [True]
+    assert (found.ids, found.model_names) == (("b?",), ("?",))
+    assert found.load("b?").patch_bytes == b"\xff"
+
+
+def test_a_document_of_predictions_that_is_nested_without_end_is_one_error(tmp_path: Path) -> None:
+    file = tmp_path / "p.json"
+    file.write_text("[" * 200_000)
+    with pytest.raises(InvalidFile, match="nested too deep"):
+        read_predictions(file)
+
+
+def test_a_cost_beyond_all_numbers_is_no_cost() -> None:
+    assert prediction(cost=10**400).cost_usd is None
+    assert prediction(cost=float("nan")).cost_usd is None
+    assert prediction(cost=2).cost_usd == 2.0
+
+
+def prediction(cost: float) -> Prediction:
+    return Prediction(instance_id="a", model_name_or_path="m", model_patch="", extra={"cost": cost})
 
 
 def answered(head: bytes, *events: bytes) -> RequestRecord:
