@@ -28,6 +28,7 @@ from harness.twin import with_noticed
 from harness.validation import Control, ControlRun, Validation, notes, refusals
 from rtb.base_tree import base_repository
 from rtb.baseline import Baseline, MetricName, write_baseline
+from rtb.errors import ExpectedError
 from rtb.git_objects import borrow_objects
 from rtb.hydration import patches_of
 from rtb.result import CoverageFacts, StageResult, Status
@@ -118,6 +119,19 @@ class Validator:
         write_baseline(entry, self.place.device_class, baseline)
         write_model(self.raw / "validation.json", verdict)
         return verdict
+
+    def twin(self) -> TestIds:
+        """Measure again which tests notice gold made wrong, and nothing else. Writes tests.json; ids stay.
+
+        Raises ExpectedError for a task without test ids, and what sandboxes raise.
+        """
+        entry = self.place.entry
+        if entry.tests is None:
+            raise ExpectedError(f"{entry.instance_id} has no tests.json: run rtb validate without --only-twin")
+        shutil.rmtree(self.raw, ignore_errors=True)
+        tests = self._unit_twin(entry.tests)
+        write_model(entry.folder.tests_json, tests)
+        return tests
 
     # Openers
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from harness.decisions import STANDARD, Schedule
 from harness.opened_sides import place_of
-from harness.validate import validator
+from harness.validate import Validator, validator
 from harness.validation import Validation
 from rtb import environment, machine
 from rtb.devices import lease
 from rtb.suite import TaskEntry
-from rtb.task import STAGES, StageName
+from rtb.task import STAGES, StageName, TestIds
 
 
 def validate_tasks(
@@ -28,8 +28,37 @@ def validate_tasks(
     schedule: Schedule = STANDARD,
 ) -> list[Validation]:
     """Validate each task; raw files under `out`/<instance id>. Raises what a control that cannot run raises."""
-    kind = environment.choose_kind(sandbox)
     found: list[Validation] = []
+    for checked in _validators(entries, sandbox, out, say, runs, gpu, schedule):
+        found.append(checked.validate(stages))
+        refused = "; ".join(found[-1].refused)
+        say(f"{found[-1].instance_id}: {'REFUSED: ' + refused if refused else 'sound'}")
+    return found
+
+
+def record_twins(
+    entries: tuple[TaskEntry, ...], *, sandbox: str | None, out: Path, say: Callable[[str], None], gpu: bool = False
+) -> dict[str, TestIds]:
+    """Measure again which tests of each task notice gold made wrong; all else of a validation stays as it is."""
+    found: dict[str, TestIds] = {}
+    for checked in _validators(entries, sandbox, out, say, 1, gpu, STANDARD):
+        tests = checked.twin()
+        found[tests.instance_id] = tests
+        many = f"{len(tests.twin_noticed_by)} of {len(tests.expected)} tests"
+        say(f"{tests.instance_id}: gold made wrong is {tests.twin} ({many})")
+    return found
+
+
+def _validators(
+    entries: tuple[TaskEntry, ...],
+    sandbox: str | None,
+    out: Path,
+    say: Callable[[str], None],
+    runs: int,
+    gpu: bool,
+    schedule: Schedule,
+) -> Iterator[Validator]:
+    kind = environment.choose_kind(sandbox)
     with environment.session() as session:
         for entry in entries:
             count = max(1, entry.task.environment.gpu.count) if gpu else entry.task.environment.gpu.count
@@ -40,14 +69,10 @@ def validate_tasks(
                     entry, kind, session, run=f"validate-{entry.instance_id}", devices=devices,
                     device_class=device_class,
                 )  # fmt: skip
-                checked = validator(
+                yield validator(
                     place, out / entry.instance_id, partial(_say, say, entry.instance_id), runs=runs,
                     schedule=schedule,
                 )  # fmt: skip
-                found.append(checked.validate(stages))
-            refused = "; ".join(found[-1].refused)
-            say(f"{entry.instance_id}: {'REFUSED: ' + refused if refused else 'sound'}")
-    return found
 
 
 def _say(say: Callable[[str], None], name: str, text: str) -> None:

@@ -230,13 +230,23 @@ def validate(
     runs: Annotated[int, typer.Option(min=1, help="Runs of each control.")] = 3,
     out: Annotated[Path, typer.Option(help="Folder of the raw files.")] = Path("validation"),
     gpu: Annotated[bool, typer.Option("--gpu", help="Run kernels compiled, each task on a leased GPU.")] = False,
+    only_twin: Annotated[
+        bool, typer.Option("--only-twin", help="Only record which tests notice gold made wrong; test ids stay.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run gold, base and sabotage on tasks; write their test ids and baselines, or say why a task is refused."""
     from harness.evaluate import named_stages
-    from harness.validate_suite import validate_tasks
+    from harness.validate_suite import record_twins, validate_tasks
     from rtb.console import say
 
+    if only_twin:
+        twins = record_twins(choose(suite, ids, need=True), sandbox=sandbox, out=out, say=say, gpu=gpu)
+        if as_json:
+            emit(
+                [{"instance_id": name, "twin_noticed_by": list(item.twin_noticed_by)} for name, item in twins.items()]
+            )
+        return
     found = validate_tasks(
         choose(suite, ids, need=True), sandbox=sandbox, out=out, say=say, runs=runs, gpu=gpu,
         stages=named_stages(tuple(stages.split(","))),

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from harness.decisions import Schedule
-from harness.validate_suite import validate_tasks
+from harness.validate_suite import record_twins, validate_tasks
 from harness.validation import Validation
 from rtb.baseline import read_baseline
-from rtb.suite import LoadedSuite
-from rtb.task import StageName
+from rtb.errors import ExpectedError
+from rtb.storage import write_model
+from rtb.suite import LoadedSuite, load_suite
+from rtb.task import StageName, TestIds
 from tests import pocketsuite, servingsuite
 from tests.variables import variables
 
@@ -63,6 +65,27 @@ def test_a_sound_task_gets_its_ids_and_its_baseline(make: Make, tmp_path: Path) 
     assert baseline.flip_rate == 0.0
     assert set(baseline.gold_over_gold) == set(baseline.deviation) == set(baseline.gold_over_base)
     assert json.loads((tmp_path / "out" / servingsuite.NAME / "validation.json").read_text())["refused"] == []
+
+
+def test_what_notices_gold_made_wrong_is_recorded_alone(make: Make, tmp_path: Path) -> None:
+    (entry,) = make().entries
+    doubles = tuple(f"tests/test_double.py::test_doubles[{x}]" for x in (1, 3))
+    zero = ("tests/test_double.py::test_zero",)
+    before = TestIds(instance_id=servingsuite.NAME, fail_to_pass=doubles, pass_to_pass=zero, gold_runs=3, base_runs=3)
+    said: list[str] = []
+
+    def record() -> dict[str, TestIds]:
+        entries = load_suite("serving", tmp_path / "tasks").entries
+        return record_twins(entries, sandbox="local", out=tmp_path / "out", say=said.append)
+
+    with pytest.raises(ExpectedError, match=r"no tests\.json"):
+        record()
+    write_model(entry.folder.tests_json, before)
+    found = record()[servingsuite.NAME]
+    assert TestIds.model_validate_json(entry.folder.tests_json.read_bytes()) == found
+    # Nothing doubled and shifted by three is nothing any more.
+    assert found == before.model_copy(update={"twin": "noticed", "twin_noticed_by": (*doubles, *zero)})
+    assert said[-1] == f"{servingsuite.NAME}: gold made wrong is noticed (3 of 3 tests)"
 
 
 @pytest.mark.slow
