@@ -312,8 +312,15 @@ class Suite(Frozen):
 
 
 def canonical_json(model: BaseModel) -> bytes:
-    """The bytes that reach disk: sorted nowhere (field order), two spaces, one newline at the end, UTF-8."""
-    return (json.dumps(model.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n").encode()
+    """The bytes that reach disk: sorted nowhere (field order), two spaces, one newline at the end, UTF-8.
+
+    A name of bytes that are no UTF-8 (a patch may bring one) stands as text like `\\udcff`, which can be read again.
+    """
+    text = json.dumps(model.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return re.sub("[\ud800-\udfff]", lambda half: f"\\\\u{ord(half[0]):04x}", text).encode()
 
 
 def task_digest(task: Task, tests: TestIds | None, patches: dict[str, bytes]) -> str:

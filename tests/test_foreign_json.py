@@ -17,6 +17,7 @@ from harness.stream import to_record
 from rtb.errors import InvalidFile
 from rtb.foreign_json import read_foreign_json
 from rtb.prediction import Prediction, read_predictions
+from rtb.result import AuditFinding
 from rtb.task import Target, canonical_json
 
 DEEP, LONG = b"[" * 200_000, b"9" * 5000
@@ -138,3 +139,9 @@ def test_a_hostile_event_is_a_fault_of_its_request(event: bytes) -> None:
 )
 def test_a_head_with_endless_numbers_is_a_fault_of_its_request(head: bytes) -> None:
     assert answered(head).error is not None
+
+
+def test_a_name_of_odd_bytes_is_stored_as_text_that_can_be_read() -> None:
+    found = AuditFinding(kind="outside_targets", path="pkg/\udcff.py", text="\ud800")
+    stored = AuditFinding.model_validate_json(canonical_json(found))
+    assert (stored.path, stored.text) == ("pkg/\\udcff.py", "\\ud800")
