@@ -26,6 +26,9 @@ from rtb.storage import write_model
 
 READ_BYTES = 1 << 18
 CONNECT_SECONDS = 10.0
+HEAD_BYTES = 1 << 16
+ANSWER_BYTES = 64 * 1024**2  # what is kept lies in this machine's memory, for each request under way
+READ_COST = 128  # bytes that a read of one byte takes
 
 
 class ClientFailed(MachineError):
@@ -170,9 +173,14 @@ class _Loop:
         flight.reads.append((now - flight.sent, data))
         flight.received += len(data)
         flight.tail = (flight.tail + data)[-8:]
+        if flight.received + READ_COST * len(flight.reads) > ANSWER_BYTES:
+            self._land(flight, f"the answer is larger than {ANSWER_BYTES >> 20} MiB")
+            return
         try:
             if flight.head is None:
                 flight.head = parse_head(b"".join(part for _, part in flight.reads))
+            if flight.head is None and flight.received > HEAD_BYTES:
+                raise BadResponse(f"no head of a response within {HEAD_BYTES} bytes")
         except BadResponse as error:
             self._land(flight, str(error))
             return

@@ -23,6 +23,7 @@ FAULTS = (
     "none", "role_chunk", "bundle", "early_count", "empty_text", "error_event", "short", "no_usage", "final_usage",
     "close", "status_500", "no_json", "stop", "hang", "one_chunk", "split_bytes", "close_long", "close_some",
     "short_later", "crash_third", "half_frame", "status_500_later",
+    "drip_health", "flood", "endless_head",
 )  # fmt: skip
 
 
@@ -84,6 +85,15 @@ class Connection(threading.Thread):
             return False
         arrived = time.perf_counter()
         path, body = found
+        if path == "/health" and self.options.fault == "drip_health":
+            for byte in b"HTTP/1.1 200 OK\r\nX: " + b"x" * 10**6:
+                self.connection.sendall(bytes([byte]))
+                time.sleep(0.2)
+        if path != "/health" and self.options.fault in ("flood", "endless_head"):
+            part = b"x" * (1 << 20)
+            self.connection.sendall(b"HTTP/1.1 200 OK\r\n" + b"\r\n" * (self.options.fault == "flood"))
+            while True:
+                self.connection.sendall(part)
         if path == "/health":
             self.plain("200 OK", "{}")
         elif self.options.fault == "status_500" or (

@@ -118,6 +118,12 @@ def test_a_server_that_hangs_is_a_timeout(tmp_path: Path) -> None:
     assert "no whole answer within 0.5 s" in (fault_of(one(tmp_path, "hang", timeout_seconds=0.5)) or "")
 
 
+@pytest.mark.parametrize(("fault", "words"), [("flood", "larger than 64 MiB"), ("endless_head", "no head")])
+def test_a_server_that_never_stops_sending_does_not_fill_this_machine(tmp_path: Path, fault: str, words: str) -> None:
+    record = one(tmp_path, fault)
+    assert record.error is not None and words in record.error
+
+
 def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
     records = perform(plan(f"unix:{tmp_path}/none.sock", count=2))
     assert all("cannot send" in (fault_of(record) or "") for record in records)

@@ -101,6 +101,16 @@ def test_a_server_that_never_listens_is_given_up(tmp_path: Path) -> None:
         assert found.log_tail.strip() == "loading"
 
 
+def test_a_health_answer_that_drips_holds_nobody(tmp_path: Path) -> None:
+    command = f"{COMMAND} --fault drip_health"
+    with (
+        local(tmp_path) as sandbox,
+        serving(sandbox, serve(command, ready_timeout_seconds=1.5), tmp_path / "server.log") as found,
+    ):
+        assert isinstance(found, NotReady)
+        assert "no answer to /health (TimeoutError)" in found.last_answer
+
+
 def test_health_alone_is_not_ready(tmp_path: Path) -> None:
     command = f"{COMMAND} --fault status_500"
     with (
