@@ -50,11 +50,12 @@ def landed_diffs(repository: Path, changes: Sequence[tuple[str, str]]) -> dict[s
     # A commit with the parents it is to be taken to have.
     asked = "".join(f"{landed} {base}\n" for base, landed in changes).encode()
     common = ["diff-tree", "--stdin", "-r", "--no-renames"]
-    raw = run_git([*common, "--raw", "-z"], repository=repository, stdin=asked).stdout
+    # Without --always git is as silent about a change of nothing as about a commit that it does not have.
+    raw = run_git([*common, "--raw", "-z", "--always"], repository=repository, stdin=asked).stdout
     patch = run_git([*common, "--patch", *_PATCH], repository=repository, stdin=asked).stdout
     marks = _COMMIT.split(patch)[1:]
     parts = {commit.decode(): text for commit, text in zip(marks[::2], marks[1::2], strict=True)}
-    found = {landed: LandedDiff() for _, landed in changes}
+    found: dict[str, LandedDiff] = {}
     for commit, entries in _raw(raw):
         pieces = _FILE.split(parts.get(commit, b""))[1:]
         if sum(count for _, count in entries) != len(pieces):
@@ -63,7 +64,9 @@ def landed_diffs(repository: Path, changes: Sequence[tuple[str, str]]) -> dict[s
         found[commit] = LandedDiff(
             tuple((path, b"".join(next(held) for _ in range(count))) for path, count in entries)
         )
-    return found
+    if missing := [landed for _, landed in changes if landed not in found]:
+        raise GitFailed(f"{repository} has no commit {missing[0]}: fetch it, or mine a clone that has it")
+    return {landed: found[landed] for _, landed in changes}
 
 
 def _raw(told: bytes) -> Iterator[tuple[str, list[tuple[str, int]]]]:
