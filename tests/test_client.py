@@ -16,9 +16,10 @@ from harness.request import PATHS, Plan, Question, RequestRecord, completion_bod
 from harness.stream import BadResponse, body_parts, events, parse_head, to_record
 from harness.timing import by_guidellm, by_vllm_bench, fault_of, summarise, summarise_foreign, timing
 from rtb.errors import StoredRunBroken
+from tests.cases import cases_root
 
 MOCK = Path(__file__).with_name("mock_server.py")
-CASES = Path(__file__).parents[2] / "shared" / "cases"
+CASES = cases_root() or Path("shared/cases")
 
 
 @contextmanager

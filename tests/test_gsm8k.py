@@ -30,8 +30,9 @@ from harness.question_set import load_questions
 from harness.request import RequestRecord
 from rtb.errors import ExpectedError, StoredRunBroken
 from rtb.task import AccuracyStage
+from tests.cases import cases_root
 
-CASES = Path(__file__).parents[2] / "shared" / "cases"
+CASES = cases_root() or Path("shared/cases")
 SHOTS = tuple(Problem(question=f"What is {n} + 1?", answer=f"{n} + 1 = {n + 1}\n#### {n + 1}") for n in range(6))
 
 

@@ -16,8 +16,9 @@ import pytest
 
 from rtb.errors import ExpectedError
 from rtb.pull_request import PermissionDenied, PullFacts, PullRequests, closed_issues, facts_for, pause_for
+from tests.cases import cases_root
 
-CASES = Path(__file__).parents[2] / "shared" / "cases"
+CASES = cases_root() or Path("shared/cases")
 
 
 class Script:

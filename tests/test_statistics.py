@@ -38,8 +38,9 @@ from harness.statistics import (
     student_bounds,
 )
 from rtb.baseline import Baseline
+from tests.cases import cases_root
 
-CASES = Path(__file__).parents[2] / "shared" / "cases"
+CASES = cases_root() or Path("shared/cases")
 
 
 def pairs(n: int, lost: int, won: int) -> Pairs:

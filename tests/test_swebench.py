@@ -18,9 +18,10 @@ from rtb.errors import ExpectedError, InvalidFile
 from rtb.review_command import bundle_of, export_command, import_command
 from rtb.suite import load_suite
 from rtb.swebench import FIELDS, from_row, read_ids, to_row
+from tests.cases import cases_root
 from tests.hub_server import HubServer
 
-CASES = Path(__file__).parents[2] / "shared" / "cases"
+CASES = cases_root() or Path("shared/cases")
 HAS_DATASETS = importlib.util.find_spec("datasets") is not None
 
 
