@@ -44,10 +44,11 @@ class Workbench:
         self._script = resources.files("scaffold").joinpath("snapshot.sh").read_text(encoding="utf-8")
         self.tree = sandbox.tree
         self.busy_seconds = 0.0
-        """Wall time of commands and snapshots: what is left of an attempt is the model's and the loop's."""
         sandbox.write(self._home, Change(write={"exclude": Entry(rules_file())}))
         self.first = self._shoot("first")[0]
         self.last = Snapshot(self.first, b"")
+        self.busy_seconds = 0.0
+        """Wall time of commands and of the snapshots after them; the first snapshot is part of the start-up."""
 
     def execute(self, command: str, timeout_seconds: float) -> Observation:
         """Run a command of the model in a new bash. A time-out is an observation; a dead sandbox raises."""

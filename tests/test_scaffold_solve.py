@@ -233,6 +233,8 @@ def test_a_line_says_what_the_answer_took_and_where_its_trajectory_is(
     assert line["tokens"] == record.prompt_tokens + record.completion_tokens > 0
     assert line["cost_usd"] == pytest.approx((record.prompt_tokens * 10 + record.completion_tokens * 20) / 1e6)
     assert (line["steps"], line["exit_status"], line["model_name_or_path"]) == (3, "Submitted", "local/good")
+    seconds = record.seconds
+    assert 0 < seconds["start"] + seconds["sandbox"] <= seconds["total"] + 0.002  # each is rounded
     trajectory = read_trajectory(tmp_path / line["trajectory"])
     usages = [turn.usage for turn in trajectory.turns]
     assert sum(usage.total for usage in usages if usage) == line["tokens"] and None not in usages

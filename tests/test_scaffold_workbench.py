@@ -69,6 +69,14 @@ def do(bench: Workbench, script: str) -> None:
     assert seen.returncode == 0, seen.render()
 
 
+def test_the_first_snapshot_is_no_part_of_the_attempts_own_time(bench: Workbench) -> None:
+    assert bench.busy_seconds == 0.0
+    seen = bench.execute("true", 60.0)
+    after = bench.busy_seconds
+    bench.snapshot()
+    assert seen.seconds <= after < bench.busy_seconds
+
+
 def test_an_untouched_tree_has_no_patch(bench: Workbench) -> None:
     do(bench, "ls && python3 -c 'print(1)' && git status")
     assert bench.snapshot(final=True).patch == b""
