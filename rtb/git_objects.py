@@ -7,6 +7,7 @@ filter, attribute, replacement or outer repository of the given one can have a s
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from rtb.temporary import temporary_folder
 GITLINK = 0o160000
 SYMLINK = 0o120000
 COMMAND_TIMEOUT_SECONDS = 120.0
+SPARE_BYTES = 1_000_000  # with less, a command that failed did so for want of space
 
 _CONFIG = """[core]
 \trepositoryFormatVersion = 0
@@ -128,7 +130,10 @@ class GitObjects:
         except subprocess.TimeoutExpired as error:
             limit = f"{COMMAND_TIMEOUT_SECONDS:.0f} s"
             raise GitTooSlow(f"git {arguments[0]} on {self._source} took over {limit}") from error
-        if b"No space left on device" in done.stderr:
+        # git has many words for a full disk, and a patch that "does not apply" may be one.
+        if done.returncode != 0 and (
+            b"No space left on device" in done.stderr or shutil.disk_usage(self.home).free < SPARE_BYTES
+        ):
             raise OutOfSpace(f"the disk is full while git worked in {self.home}: free some space and run it again")
         if check and done.returncode != 0:
             tail = done.stderr.decode(errors="replace").strip()[-2000:]

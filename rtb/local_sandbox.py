@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rtb.errors import MachineError, SandboxGone
+from rtb.errors import MachineError, OutOfSpace, SandboxGone
 from rtb.guarded_folder import copy_tree, lay_entry, parent_folder, read_regular, remove_entry, remove_folder
 from rtb.name_spaces import name_spaces
 from rtb.output import OutputFile
@@ -30,6 +31,7 @@ from rtb.sandbox import FIXED_ENV, Change, ExecResult, Isolation, Limits, Shared
 
 READ_BYTES = 1 << 20
 MARKER = "RTB_SANDBOX"
+SPARE_BYTES = 16_000_000  # less than this on the disk before or after a command is the machine's fault
 
 
 @contextmanager
@@ -112,6 +114,7 @@ class LocalSandbox:
     ) -> ExecResult:
         """See rtb.sandbox.Sandbox.execute."""
         self._check_there()
+        self._check_space()
         rlimits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": self._limits.disk_bytes}
         if self._limits.address_space_bytes is not None:
             rlimits["RLIMIT_AS"] = self._limits.address_space_bytes
@@ -159,10 +162,14 @@ class LocalSandbox:
                             pipe.close()
             seconds = time.monotonic() - started
         self._check_there()
+        self._check_space()
         if status == b"" and process.returncode not in (-signal.SIGKILL, 128 + signal.SIGKILL):
             said = output.read_bytes()[-2000:].decode(errors="replace").strip().splitlines() or ["it said nothing"]
             raise MachineError(f"{argv[0]} could not be started in {self.name}: {said[-1]}")
-        # No word from our first process means that it was killed, which only the command or the kernel can have done.
+        if status == b"" and self._spaces.processes:
+            # Nothing in a process name space can end its first process: that was done from outside.
+            raise SandboxGone(f"the first process of {self.name} was killed from outside while {argv[0]} ran")
+        # Without one, the command may have killed it.
         code = None if status is None else int(status or -signal.SIGKILL)
         if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and _memory_kills() > kills:
             # No limit of this sandbox did that: it has none. The machine's memory was used up, by whomever.
@@ -206,6 +213,15 @@ class LocalSandbox:
             raise SandboxGone(f"the local sandbox {self.name} was ended")
         if not self._home.is_dir():
             raise SandboxGone(f"the local sandbox's folder {self._home} is gone")
+
+    def _check_space(self) -> None:
+        """What a command cannot write is missing in its records: nobody could tell that from a cheat."""
+        free = shutil.disk_usage(self._home).free
+        if free < SPARE_BYTES:
+            raise OutOfSpace(
+                f"{free / 1e6:.1f} MB are free in {self._home.parent}, {SPARE_BYTES / 1e6:.0f} MB are needed: free "
+                "some space, or name another folder with TMPDIR, and run the same command again"
+            )
 
     @contextmanager
     def _folder(self, root: str) -> Iterator[int]:

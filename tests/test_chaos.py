@@ -17,7 +17,10 @@ from rtb.run import Run
 from tests.chaos.bench import REFERENCE, Bench, bench
 from tests.chaos.faults import FAULTS, NotHere
 
-MOMENTS = {"kill -9 of rtb": 2, "file of an earlier run damaged": 2, "disk full: run folder": 2}
+MOMENTS = {
+    "kill -9 of rtb": 2, "file of an earlier run damaged": 2, "disk full: run folder": 2,
+    "sandbox's first process killed": 3, "disk full: temporary files": 3,
+}  # fmt: skip
 # What needs a minute, or one more build, is left to the script.
 LEFT_TO_THE_SCRIPT = ("disk full: building", "test hangs", "command hangs", "out of memory")
 

@@ -6,6 +6,8 @@ import base64
 import json
 import os
 import random
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from rtb.docker_sandbox import open_docker_sandbox
-from rtb.errors import OutOfSpace, SandboxGone
+from rtb.errors import MachineError, OutOfSpace, SandboxGone
 from rtb.local_sandbox import open_local_sandbox
 from rtb.sandbox import EXECUTABLE, SYMBOLIC_LINK, Change, Entry, ExecResult, Limits, Sandbox
 from tests.cases import case_folder
@@ -289,8 +291,43 @@ def test_killed_from_another_thread(box: Sandbox, out: Path) -> None:
         box.read(f"{box.tree}/m.py", limit_bytes=10)
 
 
+def _listing(columns: str) -> str:
+    return subprocess.run(["ps", "-wweo", columns], capture_output=True, text=True, check=True, timeout=30).stdout
+
+
 def _when_running(text: str, act: Callable[[], None]) -> None:
     deadline = time.monotonic() + 30
     while not processes_with(text) and time.monotonic() < deadline:
         time.sleep(0.05)
     act()
+
+
+@pytest.mark.parametrize("which", ["outermost", "innermost"])
+def test_a_first_process_that_is_killed_from_outside_is_the_machines_fault(
+    tmp_path: Path, out: Path, which: str
+) -> None:
+    """As the kernel does when memory runs out, or an administrator. The command cannot do it from within."""
+    (tmp_path / "base").mkdir()
+    with open_local_sandbox(tmp_path / "base", env={}, path=os.defpath, limits=Limits(), parent=tmp_path) as box:
+        if not box.isolation.processes:
+            pytest.skip("without a process name space the command could have done it")
+
+        def kill() -> None:
+            deadline = time.monotonic() + 30
+            while f"{sleep}\n" not in _listing("args") and time.monotonic() < deadline:
+                time.sleep(0.05)
+            listing = _listing("pid,args")
+            found = [
+                int(line.split()[0]) for line in listing.splitlines() if box.name in line and "local_init" in line
+            ]
+            os.kill(found[0] if which == "outermost" else found[-1], signal.SIGKILL)
+
+        sleep = unique_sleep()
+        killer = threading.Thread(target=kill)
+        killer.start()
+        with pytest.raises(MachineError):
+            box.execute(sleep.split(), output=out, timeout_seconds=60)
+        killer.join()
+        assert processes_with(sleep) == []
+        from_within = box.execute(["sh", "-c", "kill -9 1; kill -9 $PPID; echo on"], output=out, timeout_seconds=20)
+        assert (from_within.exit_code, out.read_text()) == (0, "on\n")

@@ -112,8 +112,9 @@ class Bench:
         finally:
             mend()
         trial = Trial(f"exit {process.returncode}")
-        if "Traceback" in said or "a fault of rtb itself" in said:
-            trial.faults.append(f"a traceback: {said[-1500:]}")
+        for words in ("Traceback", "a fault of rtb itself"):
+            if words in said:
+                trial.faults.append(f"a traceback: ...{said[max(0, said.index(words) - 600) :][:2000]}")
         if process.returncode not in codes and not (killed and process.returncode == -signal.SIGKILL):
             trial.faults.append(f"exit code {process.returncode}: {said[-500:]}")
         first = self.outcomes(run_id)

@@ -53,13 +53,14 @@ def interrupted(bench: Bench, moments: int, chance: Random) -> Iterator[Trial]:
         how = (signal.SIGINT, signal.SIGTERM)[number % 2]
 
         def stop(process: Process, run_id: str = run_id, delay: float = delay, how: signal.Signals = how) -> None:
-            # An interpreter that is still starting has no handlers yet: it dies of the signal itself, in its words.
+            # An interpreter that is starting has no handlers yet, and one that ends has none any more: it dies of the
+            # signal itself, which a shell tells as 130 or 143.
             wait_for(lambda: (bench.runs / run_id / "run.json").exists() or process.poll() is not None)
             time.sleep(delay)
             process.send_signal(how)
 
         heed = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
-        yield bench.trial(stop, run_id=run_id, inside=heed, codes=(0, 4, 130, 143, -signal.SIGTERM))
+        yield bench.trial(stop, run_id=run_id, inside=heed, codes=(0, 4, 130, 143, -signal.SIGTERM, -signal.SIGINT))
 
 
 def _containers(run_id: str) -> list[str]:
@@ -309,7 +310,8 @@ FAULTS = (
     Fault("sandbox's first process killed", local_processes_killed, ("local",)),
     Fault("test hangs (the patch's own fault)", hung_test),
     Fault("disk full: run folder", _disk_full("runs", 4096, 400 * 1024)),
-    Fault("disk full: temporary files", _disk_full("tmp", 4096, 300 * 1024)),
+    # Up to what a sandbox wants to have free, and a little over it.
+    Fault("disk full: temporary files", _disk_full("tmp", 4096, 18 * 1024**2)),
     Fault("disk full: building the environment", _disk_full("cache", 64 * 1024, 30 * 1024**2), ("local",)),
     Fault("run folder read-only", read_only),
     Fault("two runs with one id", twice_at_once),
