@@ -274,6 +274,11 @@ def _init(status_fd: int, options: Mapping[str, object]) -> list[str]:
     return [sys.executable, "-I", "-S", script, str(status_fd), json.dumps(options)]
 
 
+def _is_watched(waiting: selectors.BaseSelector, item: object) -> bool:
+    """Also for what is closed or None, which the selector itself refuses to look up."""
+    return item in [key.fileobj for key in waiting.get_map().values()]
+
+
 def _pump(
     process: subprocess.Popen[bytes], status: int, stdin: bytes | None, kept: OutputFile, deadline: float
 ) -> bytes | None:
@@ -292,6 +297,8 @@ def _pump(
             if remaining <= 0:
                 return ended
             for key, _ in waiting.select(remaining):
+                if not _is_watched(waiting, key.fileobj):
+                    continue  # the command's end, seen in this very round, has put its input away
                 if key.fileobj is process.stdin:
                     left = _feed(process.stdin, left)
                     if not left:
@@ -301,7 +308,7 @@ def _pump(
                 elif key.fileobj == status:
                     ended = os.read(status, 64)
                     waiting.unregister(status)
-                    if process.stdin in [item.fileobj for item in waiting.get_map().values()]:
+                    if process.stdin and _is_watched(waiting, process.stdin):
                         waiting.unregister(process.stdin)
                 else:
                     data = os.read(process.stdout.fileno(), READ_BYTES)

@@ -156,6 +156,15 @@ def test_input_is_given_whole_and_otherwise_empty(box: Sandbox, out: Path) -> No
     assert out.read_bytes() == b"no\n"
 
 
+def test_input_may_be_open_when_the_command_ends(box: Sandbox, out: Path) -> None:
+    """Ends, and input that can be written, seen in one moment: more than a pipe holds is left, read by nobody."""
+    for _ in range(40):
+        done = box.execute(
+            ["sh", "-c", "head -c 70000 >/dev/null"], output=out, timeout_seconds=60, stdin=b"x" * 300_000
+        )
+        assert done.exit_code == 0
+
+
 def test_no_network_but_a_loopback(box: Sandbox, out: Path) -> None:
     if not box.isolation.network:
         pytest.skip("this kernel lets nobody make a network name space")
