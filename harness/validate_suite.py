@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -29,10 +29,13 @@ def validate_tasks(
 ) -> list[Validation]:
     """Validate each task; raw files under `out`/<instance id>. Raises what a control that cannot run raises."""
     found: list[Validation] = []
-    for checked in _validators(entries, sandbox, out, say, runs, gpu, schedule):
+
+    def validate(checked: Validator) -> None:
         found.append(checked.validate(stages))
         refused = "; ".join(found[-1].refused)
         say(f"{found[-1].instance_id}: {'REFUSED: ' + refused if refused else 'sound'}")
+
+    _each(validate, entries, sandbox, out, say, runs, gpu, schedule)
     return found
 
 
@@ -41,15 +44,19 @@ def record_twins(
 ) -> dict[str, TestIds]:
     """Measure again which tests of each task notice gold made wrong; all else of a validation stays as it is."""
     found: dict[str, TestIds] = {}
-    for checked in _validators(entries, sandbox, out, say, 1, gpu, STANDARD):
+
+    def record(checked: Validator) -> None:
         tests = checked.twin()
         found[tests.instance_id] = tests
         many = f"{len(tests.twin_noticed_by)} of {len(tests.expected)} tests"
         say(f"{tests.instance_id}: gold made wrong is {tests.twin} ({many})")
+
+    _each(record, entries, sandbox, out, say, 1, gpu, STANDARD)
     return found
 
 
-def _validators(
+def _each(
+    work: Callable[[Validator], None],
     entries: tuple[TaskEntry, ...],
     sandbox: str | None,
     out: Path,
@@ -57,7 +64,8 @@ def _validators(
     runs: int,
     gpu: bool,
     schedule: Schedule,
-) -> Iterator[Validator]:
+) -> None:
+    """Do the work with each task's validator, its GPUs leased for as long."""
     kind = environment.choose_kind(sandbox)
     with environment.session() as session:
         for entry in entries:
@@ -69,10 +77,8 @@ def _validators(
                     entry, kind, session, run=f"validate-{entry.instance_id}", devices=devices,
                     device_class=device_class,
                 )  # fmt: skip
-                yield validator(
-                    place, out / entry.instance_id, partial(_say, say, entry.instance_id), runs=runs,
-                    schedule=schedule,
-                )  # fmt: skip
+                told = partial(_say, say, entry.instance_id)
+                work(validator(place, out / entry.instance_id, told, runs=runs, schedule=schedule))
 
 
 def _say(say: Callable[[str], None], name: str, text: str) -> None:

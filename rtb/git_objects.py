@@ -131,9 +131,8 @@ class GitObjects:
             limit = f"{COMMAND_TIMEOUT_SECONDS:.0f} s"
             raise GitTooSlow(f"git {arguments[0]} on {self._source} took over {limit}") from error
         # git has many words for a full disk, and a patch that "does not apply" may be one.
-        if done.returncode != 0 and (
-            b"No space left on device" in done.stderr or shutil.disk_usage(self.home).free < SPARE_BYTES
-        ):
+        full = done.returncode != 0 and shutil.disk_usage(self.home).free < SPARE_BYTES
+        if full or b"No space left on device" in done.stderr:
             raise OutOfSpace(f"the disk is full while git worked in {self.home}: free some space and run it again")
         if check and done.returncode != 0:
             tail = done.stderr.decode(errors="replace").strip()[-2000:]

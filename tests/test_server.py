@@ -101,24 +101,22 @@ def test_a_server_that_never_listens_is_given_up(tmp_path: Path) -> None:
         assert found.log_tail.strip() == "loading"
 
 
-def test_a_health_answer_that_drips_holds_nobody(tmp_path: Path) -> None:
-    command = f"{COMMAND} --fault drip_health"
+@pytest.mark.parametrize(
+    ("fault", "last"),
+    [
+        ("drip_health", "no answer to /health (TimeoutError)"),  # a byte now and then holds nobody
+        ("status_500", "health 200, but a completion fails: status 500"),  # health alone is not ready
+    ],
+)
+def test_a_server_that_does_not_answer_well_is_not_ready(tmp_path: Path, fault: str, last: str) -> None:
     with (
         local(tmp_path) as sandbox,
-        serving(sandbox, serve(command, ready_timeout_seconds=1.5), tmp_path / "server.log") as found,
+        serving(
+            sandbox, serve(f"{COMMAND} --fault {fault}", ready_timeout_seconds=1.5), tmp_path / "server.log"
+        ) as found,
     ):
         assert isinstance(found, NotReady)
-        assert "no answer to /health (TimeoutError)" in found.last_answer
-
-
-def test_health_alone_is_not_ready(tmp_path: Path) -> None:
-    command = f"{COMMAND} --fault status_500"
-    with (
-        local(tmp_path) as sandbox,
-        serving(sandbox, serve(command, ready_timeout_seconds=1.5), tmp_path / "server.log") as found,
-    ):
-        assert isinstance(found, NotReady)
-        assert "health 200, but a completion fails: status 500" in found.last_answer
+        assert last in found.last_answer
 
 
 def test_a_server_that_ignores_sigterm_and_its_children_are_gone(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def latency_facts(stage: LatencyStage, times: Times, record: LatencyRecord) -> L
     batch = _facts(stage, times, BATCH, schedule, record.known)
     robust: Decision = "inconclusive"
     if invalid or len(batch) < len(METRICS):
-        robust = "failed" if invalid or _lacks_a_value(times) else "inconclusive"
+        robust = "failed" if invalid or _only_the_model_lacks(times) else "inconclusive"
     else:
         robust = combine([item.decision for item in batch.values()])
     papers = [item.paper for item in batch.values()]
@@ -238,15 +238,18 @@ def latency_facts(stage: LatencyStage, times: Times, record: LatencyRecord) -> L
     )
 
 
-def _lacks_a_value(times: Times) -> bool:
-    """Whether the model has none where gold, in the same pair, has one."""
-    return any(
-        _value(item, metric) is None and gold is not None and _value(gold, metric) is not None
-        for (pair, side, workload), item in times.items()
-        if side == "model" and workload == BATCH
-        for gold in (times.get((pair, "gold", workload)),)
-        for metric in METRICS
-    )
+def _only_the_model_lacks(times: Times) -> bool:
+    """Whether gold has every value and the model does not."""
+    values = {
+        side: [
+            _value(item, metric)
+            for (_, owner, workload), item in times.items()
+            if owner == side and workload == BATCH
+            for metric in METRICS
+        ]
+        for side in ("gold", "model")
+    }
+    return None not in values["gold"] and None in values["model"]
 
 
 def _facts(
