@@ -11,7 +11,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,26 @@ def host(book: Book) -> dict[str, Any]:
         "python": platform.python_version(), "torch, triton, numpy": text.strip().rpartition("\n")[2],
         "device": device, "cores": os.cpu_count(), "kernel": platform.release(),
     }  # fmt: skip
+
+
+def run_steps(book: Book, budgets: Mapping[str, float], work: Mapping[str, Callable[[Book], None]]) -> None:
+    """The wanted steps in order, each within its budget: those of --step with setup, else all. A budget of 0 leaves a
+    step out."""
+    wanted = dict(budgets)
+    if book.options.step:
+        named = {word.partition("=")[0]: word.partition("=")[2] for word in book.options.step}
+        if unknown := sorted(set(named) - set(budgets)):
+            raise SystemExit(f"no step {unknown[0]!r}: there are {', '.join(budgets)}")
+        wanted = {name: float(named[name] or budgets[name]) for name in budgets if name in named}
+        wanted = {"setup": budgets["setup"], **wanted}
+    for name, seconds in wanted.items():
+        if seconds:
+            with book.step(name, seconds):
+                work[name](book)
+
+
+def unpack_wheels(wheels: Iterable[Path], folder: Path) -> None:
+    """Wheels side by side: a wheel is a zip of what goes on the path."""
+    for path in sorted(wheels):
+        with zipfile.ZipFile(path) as wheel:
+            wheel.extractall(folder)

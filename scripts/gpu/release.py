@@ -17,7 +17,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -265,14 +265,6 @@ def plants(repository: Path, out: Path, name: str) -> None:
         line = {"instance_id": name, "model_name_or_path": label, "model_patch": patch}
         (out / f"{label}.jsonl").write_text(json.dumps(line) + "\n")
     git(repository, "checkout", "-q", "release")
-
-
-def unpack_packages(wheels: Iterable[Path], folder: Path) -> None:
-    """Every wheel but the release's own, side by side: a wheel is a zip of what goes on the path."""
-    for path in sorted(wheels):
-        if not path.name.startswith("vllm-"):
-            with zipfile.ZipFile(path) as wheel:
-                wheel.extractall(folder)
 
 
 def read_bundle(path: Path, folder: Path) -> None:
