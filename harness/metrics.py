@@ -17,7 +17,8 @@ class Row:
     """What the metrics need of one verdict. `utp` is None where the unit stage gave no result.
 
     `not_reduced` (accuracy passed), `s_ttft` and `s_tpot` (gold / model) only where all unit tests passed and the
-    stage gave a result, as in the paper; a value that is missing is None and enters no mean.
+    stage gave a result, as in the paper; a value that is missing is None and enters no mean. In a run without the
+    unit stage (`unit` False) they count for every patch that applied, and nothing is said about tests.
     """
 
     instance_id: str
@@ -29,18 +30,26 @@ class Row:
     not_reduced: bool | None = None
     s_ttft: float | None = None
     s_tpot: float | None = None
+    unit: bool = True
+
+    @property
+    def model_stages_count(self) -> bool:
+        """Whether the accuracy and latency stages' numbers enter the metrics."""
+        return self.outcome != "tampered" and (self.utp == 1.0 if self.unit else self.applied)
 
 
-def row_of(verdict: Verdict) -> Row:
-    """The numbers of one verdict. A tampered task passed no test: its evidence cannot be trusted."""
-    unit = verdict.stage("unit")
-    facts = unit.unit if unit is not None else None
-    utp = facts.utp if facts is not None else None
-    if verdict.outcome in ("tampered", "empty_patch", "apply_failed", "not_submitted"):
+def row_of(verdict: Verdict, *, unit: bool = True) -> Row:
+    """The numbers of one verdict. A tampered task passed no test: its evidence cannot be trusted.
+
+    `unit`: whether unit is a stage of the run; without it no verdict has a share of passed tests, not even 0.
+    """
+    stage = verdict.stage("unit")
+    utp = stage.unit.utp if stage is not None and stage.unit is not None else None
+    if unit and verdict.outcome in ("tampered", "empty_patch", "apply_failed", "not_submitted"):
         utp = 0.0
     applied = verdict.patch is not None and verdict.patch.status == "applied"
-    row = Row(verdict.instance_id, verdict.category, verdict.outcome, applied, utp, verdict.cost_usd)
-    return row if utp != 1.0 or verdict.outcome == "tampered" else _with_model_stages(row, verdict)
+    row = Row(verdict.instance_id, verdict.category, verdict.outcome, applied, utp, verdict.cost_usd, unit=unit)
+    return _with_model_stages(row, verdict) if row.model_stages_count else row
 
 
 def _with_model_stages(row: Row, verdict: Verdict) -> Row:
@@ -99,7 +108,7 @@ def mean(values: Sequence[float], *, scale: float = 1.0, bounds: tuple[float, fl
 def metrics(rows: Iterable[Row]) -> Metrics:
     """The eight metrics over these tasks.
 
-    Success, Applied and FTP are shares of all tasks given; UTP is the mean of passed / gold-passed over all tasks
+    Success and Applied are shares of all tasks given, FTP of those of a run with unit tests; UTP is the mean of passed / gold-passed over all tasks
     with a unit result, where a task without a usable patch counts 0; a task that a machine fault stopped has no UTP
     (it makes the run incomplete). NR, S_TTFT and S_TPOT stand on the tasks that passed all unit tests and whose stage
     gave a result: share of passed accuracy stages, arithmetic means of the ratios. Cost: mean dollars of
@@ -112,7 +121,7 @@ def metrics(rows: Iterable[Row]) -> Metrics:
     return Metrics(
         success=percentage(sum(row.outcome == "resolved" for row in kept), n),
         applied=percentage(sum(row.applied for row in kept), n),
-        ftp=percentage(sum(row.utp == 1.0 for row in kept), n),
+        ftp=percentage(sum(row.utp == 1.0 for row in kept), sum(row.unit for row in kept)),
         utp=mean(utps, scale=100.0, bounds=(0.0, 1.0)),
         nr=percentage(sum(reduced), len(reduced)),
         s_ttft=mean([row.s_ttft for row in kept if row.s_ttft is not None]),

@@ -36,11 +36,11 @@ class TaskRows:
     tokens: int | None
 
 
-def task_rows(verdict: Verdict) -> TaskRows:
-    """What the tables need of a verdict."""
+def task_rows(verdict: Verdict, *, unit: bool = True) -> TaskRows:
+    """What the tables need of a verdict. `unit`: whether unit is a stage of the run."""
     return TaskRows(
         verdict.category,
-        {profile: row_under(verdict, profile) for profile in PROFILES},
+        {profile: row_under(verdict, profile, unit=unit) for profile in PROFILES},
         {profile: outcome_under(verdict, profile) is None for profile in PROFILES},
         verdict.tokens,
     )
@@ -64,14 +64,14 @@ def by_category(tasks: Sequence[TaskRows], profile: Profile) -> dict[Category, P
     return {name: under(group, profile) for name, group in groups.items() if group}
 
 
-def row_under(verdict: Verdict, profile: Profile) -> Row:
+def row_under(verdict: Verdict, profile: Profile, *, unit: bool = True) -> Row:
     """The numbers of one verdict by the rules of a profile, whatever profile the run was decided by.
 
     Under `paper` the ratios are means of the first three pairs' ratios of means. `outcome_under` says what a task is;
     one that cannot be told counts as not resolved here.
     """
-    row = row_of(verdict)
-    if row.utp != 1.0 or verdict.outcome == "tampered":
+    row = row_of(verdict, unit=unit)
+    if not row.model_stages_count:
         return row
     accuracy, latency = verdict.stage("accuracy"), verdict.stage("latency")
     ratios = latency.latency.ratios if latency is not None and latency.latency is not None else {}

@@ -32,7 +32,7 @@ def build_report(record: RunRecord, verdicts: Iterable[Verdict]) -> Report:
     rows: list[Row] = []
     by_outcome: dict[Outcome, list[str]] = {outcome: [] for outcome in OUTCOMES}
     for verdict in verdicts:
-        row = row_of(verdict)
+        row = row_of(verdict, unit="unit" in record.stages)
         # An attempt that a fault ended says nothing about the tests it would have passed.
         rows.append(replace(row, utp=None) if verdict.instance_id in record.unfinished else row)
         by_outcome[verdict.outcome].append(verdict.instance_id)
@@ -73,8 +73,9 @@ def _notes(record: RunRecord, by_outcome: dict[Outcome, list[str]]) -> tuple[str
         notes.append(f"{errors} prediction(s) of {record.predictions} could not be read; see run.json, problems.")
     if not record.whole_suite:
         notes.append(f"A selection of the suite {record.suite}, not the whole of it.")
-    if unmeasured := [name for name in ("accuracy", "latency") if name not in record.stages]:
-        notes.append(f"Not measured: {', '.join(unmeasured)}. Success counts the unit tests only.")
+    if unmeasured := [name for name in ("unit", "accuracy", "latency") if name not in record.stages]:
+        counted = " and ".join("the unit tests" if name == "unit" else name for name in record.stages)
+        notes.append(f"Not measured: {', '.join(unmeasured)}. Success counts {counted} only.")
     notes.extend(f"Sandbox: {item}." for item in record.isolation)
     return tuple(notes)
 
@@ -149,9 +150,9 @@ def task_row(verdict: Verdict) -> tuple[str, ...]:
 TASK_COLUMNS = ("task", "category", "outcome", "unit", "patch applied", "seconds", "why")
 
 
-def numbers_of(verdicts: Iterable[Verdict]) -> Numbers:
+def numbers_of(record: RunRecord, verdicts: Iterable[Verdict]) -> Numbers:
     """The run under both profiles. Takes verdicts one at a time and keeps a few numbers of each."""
-    return paper_tables.numbers([task_rows(verdict) for verdict in verdicts])
+    return paper_tables.numbers([task_rows(verdict, unit="unit" in record.stages) for verdict in verdicts])
 
 
 def paper_markdown(record: RunRecord, found: Numbers) -> list[str]:

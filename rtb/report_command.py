@@ -55,7 +55,7 @@ def report_command(
         from harness.latex import to_latex
 
         record = stored.read_record()
-        typer.echo(to_latex(record, reports.numbers_of(stored_verdicts(stored, record))))
+        typer.echo(to_latex(record, reports.numbers_of(record, stored_verdicts(stored, record))))
     else:
         show_run(stored.path)
     if graded.incomplete:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from harness.metrics import metrics, row_of
+from harness.profiles import PROFILES, row_under
 from harness.report import task_row
-from rtb.result import CoverageFacts, LatencyFacts, RatioFacts, StageResult, Status, UnitFacts, Verdict
+from rtb.result import CoverageFacts, LatencyFacts, PatchFactsApplied, RatioFacts, StageResult, Status, UnitFacts, Verdict
 
 
 def ratio(value: float) -> RatioFacts:
@@ -56,6 +57,24 @@ def test_they_stand_on_tasks_that_passed_all_unit_tests_and_have_a_result() -> N
 def test_nothing_measured_is_null_and_not_zero() -> None:
     found = metrics([row_of(verdict(accuracy=None, ttft=None))])
     assert (found.nr.value, found.s_ttft.value, found.s_tpot.value) == (None, None, None)
+
+
+def without_unit(ttft: float, **more: object) -> Verdict:
+    whole = verdict(ttft=ttft)
+    patch = PatchFactsApplied(status="applied", method="strict", reason="", sha256="0" * 64)
+    return whole.model_copy(update={"stages": whole.stages[1:], "patch": patch, **more})
+
+
+def test_a_run_without_the_unit_stage_says_nothing_about_tests_and_all_about_what_it_measured() -> None:
+    empty = {"stages": (), "patch": None, "outcome": "empty_patch"}
+    rows = [without_unit(0.9), without_unit(1.1), without_unit(5.0, outcome="tampered"), without_unit(1.0, **empty)]
+    found = metrics(row_of(item, unit=False) for item in rows)
+    assert (found.ftp.value, found.ftp.n, found.utp.value, found.utp.n) == (None, 0, None, 0)
+    assert (found.success.value, found.nr.value, found.nr.n) == (50.0, 100.0, 2)
+    assert (found.s_ttft.value, found.s_ttft.n) == (pytest.approx(1.0), 2)
+    for profile in PROFILES:
+        assert row_under(rows[1], profile, unit=False).s_tpot == (None if profile == "paper" else 2.0)
+        assert row_under(rows[2], profile, unit=False).s_tpot is None
 
 
 def test_a_stage_that_never_launched_the_target_says_so_in_the_task_s_line() -> None:

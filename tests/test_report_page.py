@@ -83,7 +83,7 @@ def test_both_profiles_stand_side_by_side_in_every_form(stored: Run, written: Pa
     first = verdicts["rtb__pocket-1"]
     assert first.outcome == "resolved", first.reason
     assert (outcome_under(first, "robust"), outcome_under(first, "paper")) == ("resolved", "unresolved")
-    found = numbers_of(verdicts.values())
+    found = numbers_of(record, verdicts.values())
     assert found.whole["robust"].metrics.success.value == pytest.approx(100 / 6)
     assert found.whole["paper"].metrics.success.value == 0.0
     assert found.whole["robust"].metrics.s_tpot.n == 2
@@ -110,7 +110,7 @@ def test_a_stage_that_the_other_profile_needs_and_that_was_not_run_is_told(store
     changed = verdict.model_copy(update={"stages": stages, "outcome": "inconclusive"})
     assert outcome_under(changed, "robust") == "inconclusive"
     assert outcome_under(changed, "paper") is None
-    assert numbers_of([changed]).whole["paper"].untold == 1
+    assert numbers_of(stored.read_record(), [changed]).whole["paper"].untold == 1
 
 
 def test_text_that_does_not_compress_is_cut_until_the_page_is_small_enough(stored: Run, tmp_path: Path) -> None:

@@ -124,16 +124,30 @@ def test_outcomes_add_up_and_every_denominator_is_the_suite() -> None:
 def test_markdown_shows_every_task_with_its_reason_and_what_is_not_measured() -> None:
     all_verdicts = verdicts()
     rec = run_record({verdict.instance_id: verdict.category for verdict in all_verdicts})
-    text = to_markdown(build_report(rec, all_verdicts), rec, all_verdicts, numbers_of(all_verdicts))
+    text = to_markdown(build_report(rec, all_verdicts), rec, all_verdicts, numbers_of(rec, all_verdicts))
     for verdict in all_verdicts:
         assert f"| {verdict.instance_id} | {verdict.category} | {verdict.outcome} |" in text
     assert "Incomplete" in text and "Not measured: accuracy, latency" in text and "sandbox local" in text
 
 
+@pytest.mark.parametrize(
+    ("stages", "words"),
+    [
+        (("unit",), "Not measured: accuracy, latency. Success counts the unit tests only."),
+        (("accuracy",), "Not measured: unit, latency. Success counts accuracy only."),
+        (("accuracy", "latency"), "Not measured: unit. Success counts accuracy and latency only."),
+        (("unit", "accuracy", "latency"), None),
+    ],
+)
+def test_a_report_says_what_success_counts(stages: tuple[str, ...], words: str | None) -> None:
+    rec = run_record({}, stages=stages)
+    assert [note for note in build_report(rec, []).notes if "measured" in note] == ([words] if words else [])
+
+
 def test_a_cell_cannot_break_the_markdown_table() -> None:
     odd = verdict_of(record(), [unit("failed", 1).model_copy(update={"reason": "a | b\nc"})])
     rec = run_record({odd.instance_id: odd.category})
-    text = to_markdown(build_report(rec, [odd]), rec, [odd], numbers_of([odd]))
+    text = to_markdown(build_report(rec, [odd]), rec, [odd], numbers_of(rec, [odd]))
     line = next(line for line in text.splitlines() if "org__repo-7" in line)
     assert r"a \| b c" in line
 
