@@ -25,11 +25,24 @@ if ! command -v git >/dev/null 2>&1; then
     echo "rtb needs git: install it and run this again" >&2
     exit 1
 fi
+
+# uv takes seconds where pip takes minutes. It does not read pip's settings: an index of one's own is handed on.
+install_rtb() {
+    local what="$root${RTB_EXTRAS:+[$RTB_EXTRAS]}" index
+    index=${PIP_INDEX_URL:-$("$PYTHON" -m pip config get global.index-url 2>/dev/null || true)}
+    if "$PYTHON" -m pip install --quiet --disable-pip-version-check uv >/dev/null 2>&1 &&
+        "$PYTHON" -m uv pip install --quiet --python "$PYTHON" ${index:+--default-index "$index"} -e "$what"; then
+        return
+    fi
+    echo "uv could not do it; with pip this takes minutes ..." >&2
+    "$PYTHON" -m pip install --quiet --disable-pip-version-check -e "$what"
+}
+
 want="$(cat "$root/pyproject.toml" "$root/scripts/venv.sh") ${RTB_EXTRAS:-}"
 stamp="$(dirname "$PYTHON")/../.rtb-installed"
 if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
     echo "installing rtb into $(dirname "$(dirname "$PYTHON")") ..." >&2
-    "$PYTHON" -m pip install --quiet --disable-pip-version-check -e "$root${RTB_EXTRAS:+[$RTB_EXTRAS]}"
+    install_rtb
     printf '%s' "$want" >"$stamp"
 fi
 export PYTHON
