@@ -34,6 +34,7 @@ from rtb.syntax import seldom_collect
 from rtb.worker_processes import worker_processes
 
 _GROUP = 60  # pull requests that share a search for users
+_LAST_GROUP = 20  # of them at least: each group searches a whole tree
 _ALONE = 40  # fewer are not worth the start of processes
 _MOST_USERS = 12  # files; more, and a name says nothing
 
@@ -293,13 +294,22 @@ def _made(
             return
         context = worker_processes()
         pool = stack.enter_context(ProcessPoolExecutor(count, context, _start, (repository, rules)))
-        size = min(_GROUP, -(-len(every) // (2 * count)))
-        waiting = [pool.submit(_finish, group, facts) for group in _groups(every, size)]
+        waiting = [pool.submit(_finish, group, facts) for group in _shrinking(every, count)]
         yield (item for future in waiting for item in future.result())
 
 
 def _groups(every: Sequence[Judgement], size: int) -> list[Sequence[Judgement]]:
     return [every[start : start + size] for start in range(0, len(every), size)]
+
+
+def _shrinking(every: Sequence[Judgement], workers: int) -> list[Sequence[Judgement]]:
+    """Groups that become smaller, so that the workers end at about the same time: later changes take longer."""
+    groups, start = list[Sequence[Judgement]](), 0
+    while start < len(every):
+        size = max(_LAST_GROUP, min(_GROUP, (len(every) - start) // (2 * workers)))
+        groups.append(every[start : start + size])
+        start += size
+    return groups
 
 
 def _facts_of(judgement: Judgement, facts: Mapping[int, PullFacts]) -> PullFacts | None:

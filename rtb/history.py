@@ -6,6 +6,8 @@ asked for are read. A blob that a clone lacks is an answer (`None`), never an en
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import subprocess
 import tempfile
@@ -19,6 +21,7 @@ from rtb.checkout import CONFIG, git_environment, run_git
 from rtb.errors import ExpectedError, GitFailed
 
 _BLOCK = 1 << 20
+_PIPE = 1 << 20  # bytes, the most that an ordinary user may have
 _WINDOW = 256  # ids written ahead of the answers: 10 KiB, well inside a pipe's buffer
 NO_OBJECT = "0" * 40
 
@@ -194,6 +197,7 @@ class Blobs:
 
     def __enter__(self) -> Self:
         self._process = _process(self._repository, ["cat-file", "--batch"], subprocess.DEVNULL)
+        _widen(self._process.stdout)
         return self
 
     def __exit__(
@@ -252,6 +256,13 @@ class Blobs:
     def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, "use Blobs with 'with'"
         return self._process
+
+
+def _widen(pipe: IO[bytes] | None) -> None:
+    """Lets git write on while what it wrote is read: less waiting and fewer switches. Only Linux can."""
+    if pipe is not None and hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(PermissionError):  # more than this user may have
+            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
 
 
 def present_objects(repository: Path) -> frozenset[bytes] | None:

@@ -39,7 +39,7 @@ from rtb.triton_source import EMPTY, Reading, TritonSource, read
 from rtb.worker_processes import worker_processes
 
 INDEX_VERSION = 4
-_SPAN = 500  # commits a process gets at a time: enough for versions of one file to lie together
+_SPAN = 250  # commits a process gets at a time: enough for versions of one file to lie together
 _KEPT_FILES = 400  # files of which a process keeps the last reading from one span to the next
 _SCANNED = tuple[tuple[tuple[FunctionChange, ...], tuple[str, ...], tuple[tuple[str, str], ...]] | None, ...]
 
