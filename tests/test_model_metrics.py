@@ -7,7 +7,16 @@ import pytest
 from harness.metrics import metrics, row_of
 from harness.profiles import PROFILES, row_under
 from harness.report import task_row
-from rtb.result import CoverageFacts, LatencyFacts, PatchFactsApplied, RatioFacts, StageResult, Status, UnitFacts, Verdict
+from rtb.result import (
+    CoverageFacts,
+    LatencyFacts,
+    PatchFactsApplied,
+    RatioFacts,
+    StageResult,
+    Status,
+    UnitFacts,
+    Verdict,
+)
 
 
 def ratio(value: float) -> RatioFacts:
