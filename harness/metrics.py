@@ -108,11 +108,12 @@ def mean(values: Sequence[float], *, scale: float = 1.0, bounds: tuple[float, fl
 def metrics(rows: Iterable[Row]) -> Metrics:
     """The eight metrics over these tasks.
 
-    Success and Applied are shares of all tasks given, FTP of those of a run with unit tests; UTP is the mean of passed /
-    gold-passed over all tasks with a unit result, where a task without a usable patch counts 0; a task that a machine
-    fault stopped has no UTP (it makes the run incomplete). NR, S_TTFT and S_TPOT stand on the tasks that passed all
-    unit tests (in a run without them: on every patch that applied) and whose stage gave a result: share of passed
-    accuracy stages, arithmetic means of the ratios. Cost: mean dollars of the tasks whose cost is known.
+    Success and Applied are shares of all tasks given, FTP of those of a run with unit tests; UTP is the mean of
+    passed / gold-passed over all tasks with a unit result, where a task without a usable patch counts 0; a task
+    that a machine fault stopped has no UTP (it makes the run incomplete). NR, S_TTFT and S_TPOT stand on the
+    tasks that passed all unit tests (in a run without them: on every patch that applied) and whose stage gave a
+    result: share of passed accuracy stages, arithmetic means of the ratios. Cost: mean dollars of the tasks whose
+    cost is known.
     """
     kept = list(rows)
     n = len(kept)
