@@ -36,7 +36,7 @@ class TaskRows:
     tokens: int | None
 
 
-def task_rows(verdict: Verdict, *, unit: bool = True) -> TaskRows:
+def task_rows(verdict: Verdict, *, unit: bool) -> TaskRows:
     """What the tables need of a verdict. `unit`: whether unit is a stage of the run."""
     return TaskRows(
         verdict.category,
@@ -64,7 +64,7 @@ def by_category(tasks: Sequence[TaskRows], profile: Profile) -> dict[Category, P
     return {name: under(group, profile) for name, group in groups.items() if group}
 
 
-def row_under(verdict: Verdict, profile: Profile, *, unit: bool = True) -> Row:
+def row_under(verdict: Verdict, profile: Profile, *, unit: bool) -> Row:
     """The numbers of one verdict by the rules of a profile, whatever profile the run was decided by.
 
     Under `paper` the ratios are means of the first three pairs' ratios of means. `outcome_under` says what a task is;
