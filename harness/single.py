@@ -14,7 +14,8 @@ from harness import model_stages
 from harness.opened_sides import Place
 from harness.plan import PatchPlan, patch_plan
 from harness.proven_unit import run_proven
-from harness.verdict import grade_stages
+from harness.resumption import interrupted, is_finished
+from harness.verdict import GRADERS
 from rtb import __version__, environment, hydration
 from rtb.base_tree import BaseTree, base_repository
 from rtb.console import Progress
@@ -22,10 +23,8 @@ from rtb.devices import lease
 from rtb.errors import (
     BuildFailed,
     ExpectedError,
-    InvalidFile,
     MachineError,
     StageBroken,
-    StoredRunBroken,
     known_fault,
 )
 from rtb.git_objects import borrow_objects
@@ -35,7 +34,7 @@ from rtb.run import AttemptLog, RunRecord, StageTimes, TaskRecord, TaskRun
 from rtb.sabotage import CannotSabotage
 from rtb.sandbox import Sandbox
 from rtb.storage import write_atomic, write_model
-from rtb.suite import TaskEntry, read_model
+from rtb.suite import TaskEntry
 from rtb.task import StageName
 
 StageRunner = Callable[[TaskRecord, PatchPlan, Place, Sandbox, Path], StageResult]
@@ -47,6 +46,8 @@ STAGE_RUNNERS: Mapping[StageName, StageRunner] = {
     "accuracy": lambda record, _, place, sandbox, raw: model_stages.accuracy(record, place, sandbox, raw),
     "latency": lambda record, _, place, sandbox, raw: model_stages.latency(record, place, sandbox, raw),
 }
+# Stages that go on from what an interruption left in their folder; others begin with an empty one.
+GO_ON: frozenset[StageName] = frozenset({"latency"})
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def _keep_raw(folder: TaskRun, number: int) -> None:
     """Move the raw files of a broken try aside: they are evidence, and no later try may be graded from them."""
     kept = folder.failed_attempt(number)
     shutil.rmtree(kept, ignore_errors=True)
+    folder.finished_stages.unlink(missing_ok=True)
     for stage in STAGE_RUNNERS:
         if folder.stage(stage).is_dir():
             kept.mkdir(parents=True, exist_ok=True)
@@ -143,7 +145,8 @@ def _evaluate(job: Job, shown: Progress, tries: list[Attempt]) -> bool:
     key = _key(job, prediction, prepared.digest)
     if not tries and is_finished(job.folder, key):
         return True
-    if not tries:
+    done = None if tries else interrupted(job.folder, key)
+    if done is None and not tries:
         shutil.rmtree(job.folder.path, ignore_errors=True)
     job.folder.path.mkdir(parents=True, exist_ok=True)
     write_atomic(job.folder.patch_diff, prediction.patch_bytes)
@@ -163,7 +166,7 @@ def _evaluate(job: Job, shown: Progress, tries: list[Attempt]) -> bool:
         tokens=prediction.tokens,
     )
     write_model(job.folder.record, record)
-    stage_seconds: dict[StageName, float] = {}
+    stage_seconds = dict(done.stage_seconds) if done is not None else {}
     if plan.change is not None:
         with (
             lease(job.gpus) as devices,
@@ -172,8 +175,10 @@ def _evaluate(job: Job, shown: Progress, tries: list[Attempt]) -> bool:
             sandbox.write(sandbox.tree, plan.change)
             place = Place(entry, prepared, job.session, job.record.run_id, devices, job.record.device_class)
             _stages(job, record, plan, place, sandbox, shown, stage_seconds)
-    times = StageTimes(total_seconds=time.monotonic() - started, stage_seconds=stage_seconds)
+    earlier = done.total_seconds if done is not None else 0.0
+    times = StageTimes(total_seconds=earlier + time.monotonic() - started, stage_seconds=stage_seconds)
     write_model(job.folder.times, times)
+    job.folder.finished_stages.unlink(missing_ok=True)
     return False
 
 
@@ -186,14 +191,24 @@ def _stages(
     shown: Progress,
     seconds: dict[StageName, float],
 ) -> None:
-    """Run the stages in order; the first that does not pass is the last that runs."""
+    """Run the stages in order; the first that does not pass is the last that runs. Those in `seconds` came to their
+    end before an interruption: their raw files are graded."""
     for stage in record.stages:
-        shown.step(record.task.instance_id, stage)
-        begun = time.monotonic()
-        result = STAGE_RUNNERS[stage](record, plan, place, sandbox, job.folder.stage(stage))
-        seconds[stage] = time.monotonic() - begun
+        raw = job.folder.stage(stage)
+        if stage in seconds:
+            shown.step(record.task.instance_id, f"{stage} (kept from before)")
+            result = GRADERS[stage](record, raw)
+        else:
+            if stage not in GO_ON:
+                shutil.rmtree(raw, ignore_errors=True)
+            shown.step(record.task.instance_id, stage)
+            begun = time.monotonic()
+            result = STAGE_RUNNERS[stage](record, plan, place, sandbox, raw)
+            seconds[stage] = time.monotonic() - begun
         if result.status == "error" and not result.tampered:
             raise StageBroken(f"{stage}: {result.reason}")
+        so_far = StageTimes(total_seconds=sum(seconds.values()), stage_seconds=seconds)
+        write_model(job.folder.finished_stages, so_far)
         if result.status != "passed" or result.tampered:
             return
 
@@ -208,20 +223,3 @@ def _key(job: Job, prediction: Prediction, environment_digest: str) -> ResumeKey
         stages=job.record.stages,
         profile=job.record.profile,
     )
-
-
-def is_finished(folder: TaskRun, key: ResumeKey) -> bool:
-    """Whether a result for this very key is stored and came to its end. A broken file is no result."""
-    if not folder.times.is_file() or not folder.record.is_file():
-        return False
-    try:
-        record = read_model(folder.record, TaskRecord)
-        if record.key != key:
-            return False
-        if folder.attempts.is_file() and read_model(folder.attempts, AttemptLog).final:
-            return False
-        read_model(folder.times, StageTimes)
-        results = grade_stages(record, folder.path)
-    except (InvalidFile, StoredRunBroken):
-        return False
-    return all(result.status != "error" for result in results)

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from harness import controls
@@ -17,24 +18,34 @@ from harness.opened_sides import Place, control_opener, opener, sides
 from harness.plan import patch_plan
 from harness.proven_unit import run_twin, twin_evidence
 from harness.question_set import load_questions
-from harness.stages.accuracy import AccuracyFolder, run_accuracy
+from harness.stages.accuracy import AccuracyFolder, grade_accuracy, run_accuracy
 from harness.stages.latency import run_latency
-from harness.stages.latency_grade import METRICS, LatencyFolder, logs_of, pair_values, read_launches, read_times
+from harness.stages.latency_grade import (
+    METRICS,
+    LatencyFolder,
+    grade_latency,
+    logs_of,
+    pair_values,
+    read_launches,
+    read_times,
+)
 from harness.stages.sides import Open, Sides
 from harness.stages.unit import execute_unit, grade_unit, observed_run
 from harness.statistics import pair_up
 from harness.trace import lay_tracer, read_trace
 from harness.twin import with_noticed
 from harness.validation import Control, ControlRun, Validation, notes, refusals
+from harness.validation_folder import ValidationFolder, ValidationKey
+from rtb import __version__
 from rtb.base_tree import base_repository
 from rtb.baseline import Baseline, MetricName, write_baseline
-from rtb.errors import ExpectedError
+from rtb.errors import ExpectedError, MachineError, StoredRunBroken
 from rtb.git_objects import borrow_objects
 from rtb.hydration import patches_of
 from rtb.result import CoverageFacts, StageResult, Status
 from rtb.sabotage import CannotSabotage, Sabotage
 from rtb.storage import write_model
-from rtb.task import StageName, TestIds
+from rtb.task import StageName, TestIds, task_digest
 
 # Turns of the added loop: in the interpreter a turn takes some 30 microseconds, compiled some nanoseconds.
 BUSY_TURNS = {"cpu": 64, "gpu": 20_000}
@@ -79,15 +90,16 @@ class Validator:
     concurrency: int = 32
 
     def validate(self, stages: tuple[StageName, ...]) -> Validation:
-        """Every control of every stage, then the verdict on the task.
+        """Every control of every stage, then the verdict on the task. Control runs that an interrupted validation
+        left whole are kept.
 
         Writes tests.json, baselines.json and validation.json into the task's folder. Raises ExpectedError when no
         test tells gold from base, and what sandboxes and servers raise.
         """
         entry = self.place.entry
-        shutil.rmtree(self.raw, ignore_errors=True)
         found = _Found(tests=entry.tests)
         wanted = tuple(stage for stage in entry.task.stages if stage in stages)
+        self.folder.begin(self._key(wanted))
         if "unit" in wanted:
             self._unit(found)
         if "accuracy" in wanted:
@@ -117,8 +129,23 @@ class Validator:
             notes=notes(found.controls, found.impossible, baseline),
         )
         write_baseline(entry, self.place.device_class, baseline)
-        write_model(self.raw / "validation.json", verdict)
+        write_model(self.folder.record, verdict)
         return verdict
+
+    @property
+    def folder(self) -> ValidationFolder:
+        return ValidationFolder(self.raw)
+
+    def _key(self, stages: tuple[StageName, ...]) -> ValidationKey:
+        entry = self.place.entry
+        return ValidationKey(
+            task_digest=task_digest(entry.task, None, patches_of(entry).as_mapping()),  # ids are what comes out
+            environment_digest=self.place.prepared.digest,
+            harness_version=__version__,
+            device_class=self.place.device_class,
+            stages=stages,
+            looks=self.schedule.looks,
+        )
 
     def twin(self) -> TestIds:
         """Measure again which tests notice gold made wrong, and nothing else. Writes tests.json; ids stay.
@@ -128,7 +155,6 @@ class Validator:
         entry = self.place.entry
         if entry.tests is None:
             raise ExpectedError(f"{entry.instance_id} has no tests.json: run rtb validate without --only-twin")
-        shutil.rmtree(self.raw, ignore_errors=True)
         tests = self._unit_twin(entry.tests)
         write_model(entry.folder.tests_json, tests)
         return tests
@@ -180,8 +206,9 @@ class Validator:
         )  # fmt: skip
         for control, count in planned:
             for number in range(1, count + 1):
-                known = control in ("gold", "base")
-                folder = self._folder("unit", control, number) if known else self._unit_run(control, number, found)
+                folder: Path | None = self.folder.control("unit", control, number)
+                if control not in ("gold", "base"):  # those have run
+                    folder = self._unit_run(control, number, found)
                 if folder is not None:
                     found.add(control, grade_unit(task, found.tests, folder))
         found.tests = self._unit_twin(found.tests)
@@ -191,7 +218,8 @@ class Validator:
     def _unit_twin(self, tests: TestIds) -> TestIds:
         """Whether the tests notice gold's own twin, and which do: only then may a twin decide about a prediction."""
         self.say("unit: gold's sabotage twin")
-        entry, folder = self.place.entry, self._folder("unit", "twinned-gold", 1)
+        entry, folder = self.place.entry, self.folder.control("unit", "twinned-gold", 1)
+        shutil.rmtree(folder, ignore_errors=True)  # its rounds do not say which is the last
         base, gold = base_repository(entry), patches_of(entry).gold
         with borrow_objects(base.path) as objects:
             plan = patch_plan(entry, objects, base.tree, gold, control="gold")
@@ -204,27 +232,31 @@ class Validator:
             run_twin(entry.task, plan, sandbox, folder, tests.expected)
         return with_noticed(tests, twin_evidence(folder))
 
-    def _folder(self, stage: StageName, control: str, number: int) -> Path:
-        return self.raw / stage / f"{control}-{number}"
-
     def _unit_run(self, control: Control, number: int, found: _Found) -> Path | None:
         opened = self._open(control, found)
         if opened is None:
             return None
+        folder = self.folder.control("unit", control, number)
+        if _had_its_chance(folder):
+            self.say(f"unit: {control}, run {number} (kept from before)")
+            return folder
         self.say(f"unit: {control}, run {number}")
-        folder = self._folder("unit", control, number)
         with opened() as sandbox:
             execute_unit(self.place.entry.task, sandbox, folder)
         return folder
 
     def _trace_unit(self, found: _Found) -> None:
+        folder = self.folder.control("unit", "traced-gold", 1)
+        if not (folder / "launches.jsonl").is_file():
+            self._traced(folder)
+        found.coverage["unit"] = decide_coverage(self.place.entry.task.targets, read_trace(folder / "launches.jsonl"))
+
+    def _traced(self, folder: Path) -> None:
         self.say("unit: tracing launches")
-        folder = self._folder("unit", "traced-gold", 1)
         with control_opener(self.place, "gold")() as sandbox:
             trace = lay_tracer(sandbox)
             execute_unit(trace.task(self.place.entry.task), sandbox, folder)
             trace.collect(folder / "launches.jsonl")
-        found.coverage["unit"] = decide_coverage(self.place.entry.task.targets, read_trace(folder / "launches.jsonl"))
 
     def _accuracy(self, found: _Found) -> None:
         """Gold against gold (the flip rate), then sabotages until one is noticed."""
@@ -235,10 +267,12 @@ class Validator:
             opened = self._open(control, found)
             if opened is None or (control == "drop_rows" and found.failed("scale", "accuracy")):
                 continue
-            self.say(f"accuracy: {control} against gold")
-            folder = self._folder("accuracy", control, 1)
-            with self._sides(opened) as both:
-                result = run_accuracy(task, questions, both, folder)
+            folder = self.folder.control("accuracy", control, 1)
+            result = _kept(partial(grade_accuracy, task, folder))
+            self.say(f"accuracy: {control} against gold{' (kept from before)' if result else ''}")
+            if result is None:
+                with self._sides(opened) as both:
+                    result = run_accuracy(task, questions, both, folder)
             found.add(control, result)
             if control == "gold":
                 if result.coverage is not None:
@@ -252,10 +286,12 @@ class Validator:
             opened = self._open(control, found)
             if opened is None:
                 continue
-            self.say(f"latency: {control} against gold")
-            folder = self._folder("latency", control, 1)
-            with self._sides(opened) as both:
-                result = run_latency(task, both, folder, schedule=self.schedule)
+            folder = self.folder.control("latency", control, 1)
+            result = _kept(partial(grade_latency, task, folder))
+            self.say(f"latency: {control} against gold{' (kept from before)' if result else ''}")
+            if result is None:
+                with self._sides(opened) as both:
+                    result = run_latency(task, both, folder, schedule=self.schedule)
             found.add(control, result)
             logs = _logs(folder)
             if control == "gold":
@@ -270,6 +306,24 @@ class Validator:
                     found.deviation = {name: item.deviation for name, item in result.latency.ratios.items()}
                 elif control == "base":
                     found.gold_over_base = {name: 1 / value for name, value in estimates.items()}
+
+
+def _kept(grade: Callable[[], StageResult]) -> StageResult | None:
+    """The result of a stage that an earlier call left whole, or None."""
+    try:
+        result = grade()
+    except StoredRunBroken:
+        return None
+    return None if result.status == "error" else result
+
+
+def _had_its_chance(folder: Path) -> bool:
+    """Whether an earlier call left a whole run of the tests there, and no fault of the machine."""
+    try:
+        observed_run(folder)
+    except (StoredRunBroken, MachineError, ExpectedError):
+        return False
+    return True
 
 
 def _flip_rate(folder: Path) -> float | None:

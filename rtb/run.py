@@ -92,7 +92,9 @@ class TaskRecord(Frozen):
 
 
 class StageTimes(Frozen):
-    """times.json: wall seconds of the parts of one evaluation. Shown, never graded."""
+    """times.json: wall seconds of the parts of one evaluation; finished_stages.json: those of one under way.
+
+    Shown, never graded."""
 
     total_seconds: float
     stage_seconds: dict[StageName, float]
@@ -131,6 +133,11 @@ class TaskRun:
     @property
     def times(self) -> Path:
         return self.path / "times.json"
+
+    @property
+    def finished_stages(self) -> Path:
+        """Stages that came to their end in an evaluation that has not: what an interrupted one need not run again."""
+        return self.path / "finished_stages.json"
 
     @property
     def verdict(self) -> Path:

@@ -62,20 +62,21 @@ def run_latency(
 
 
 def execute_latency(task: Task, sides: Sides, raw: Path, schedule: Schedule = STANDARD) -> None:
-    """Measure block pairs until both ratios are decided or the last look is over.
+    """Measure block pairs until both ratios are decided or the last look is over. Pairs that an interrupted stage
+    left in `raw` are kept.
 
-    Leaves requests of each launch, launches.jsonl (blocks), trace.jsonl (Triton's), logs and latency.json in `raw`.
+    Leaves requests of each launch, blocks.jsonl (launches), launches.jsonl (Triton's), logs and latency.json there.
     Raises GoldCannotServe, TransportFailed and what sandbox and client raise.
     """
     stage_of(task)
     folder = LatencyFolder(raw)
-    folder.clear()
+    kept = folder.begin()
     started = time.monotonic()
     with sides.gold() as gold:
         measuring = _Measuring(task, {"gold": gold, "model": sides.model}, folder)
         model = measuring.prepare()
         if model.not_ready is None and model.died is None:
-            model = measuring.blocks(schedule) or model
+            model = measuring.blocks(schedule, kept) or model
     write_model(
         folder.record,
         LatencyRecord(
@@ -141,10 +142,13 @@ class _Measuring:
             counts.append((words, record.prompt_tokens))
         return workload.words_for(self._stage.workload.input_len, (counts[0], counts[1]))
 
-    def blocks(self, schedule: Schedule) -> ServerFacts | None:
-        """Block pairs, gold first and model first in turn. Facts when the model's server fails, else None."""
-        launches: list[Launch] = []
-        for pair in range(schedule.last):
+    def blocks(self, schedule: Schedule, launches: list[Launch]) -> ServerFacts | None:
+        """Block pairs after those of `launches`, gold first and model first in turn. Facts when the model's server
+        fails, else None."""
+        pairs = len(launches) // 2
+        if pairs in schedule.looks and is_decided(self._task, self._folder, launches, schedule):
+            return None
+        for pair in range(pairs, schedule.last):
             order: tuple[Side, Side] = ("gold", "model") if pair % 2 == 0 else ("model", "gold")
             for position, side in enumerate(order):
                 found = self._launch(pair, side, position)

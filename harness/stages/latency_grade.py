@@ -82,6 +82,22 @@ class LatencyFolder:
         for name in ("logs", "requests"):
             (self.path / name).mkdir(parents=True)
 
+    def begin(self) -> list[Launch]:
+        """The launches of whole pairs that a stage left which was interrupted; an empty folder when there are none.
+
+        A pair is a ratio of two launches that followed one another, so it stands for itself whenever it was measured.
+        """
+        if self.launches.is_file() and not self.record.is_file():
+            try:
+                kept = list(read_launches(self.launches))
+                read_times(self, kept)
+            except StoredRunBroken:
+                kept = []
+            if kept:
+                return kept
+        self.clear()
+        return []
+
 
 def stage_of(task: Task) -> LatencyStage:
     """The task's latency stage. Raises ValueError when it has none."""
