@@ -18,7 +18,6 @@ from rtb.landing import Landing, Reverts, title_key
 from rtb.repo_rules import RepoRules, device_of, is_runnable
 
 Kind = Literal["kernel", "config", "launcher"]
-Proof = Literal["kernel", "title", "tests"]
 _FEW_FILES = 12  # a change of more, whose title speaks of no kernel, touches launchers in passing
 Reason = Literal[
     "kept",
@@ -71,11 +70,7 @@ class PullRequest:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was decided on a pull request. `targets` are the changes a solver would have to make.
-
-    `proof` is what speaks for its being about a kernel: the kernel itself, for launchers the title or else the tests,
-    which then have to name a target.
-    """
+    """What was decided on a pull request. `targets` are the changes a solver would have to make."""
 
     pull: PullRequest
     reason: Reason
@@ -85,7 +80,6 @@ class Judgement:
     tests: tuple[str, ...] = ()
     tests_changed: bool = True
     evidence: tuple[str, ...] = ()
-    proof: Proof = "kernel"
 
     @property
     def kept(self) -> bool:
@@ -177,8 +171,8 @@ def judge(pull: PullRequest, rules: RepoRules, context: Context, alive: Collecti
         return drop("no_objective", f"the title matches {word!r}")
     paths = dict.fromkeys(path for record in pull.records for path in record.tests)
     tests = tuple(path for path in paths if is_runnable(path, rules))
-    proof, said = _proof(kind, targets, tests if files <= _FEW_FILES else (), _relevant(pull.title, rules))
-    if proof is None:
+    speaks, said = _about_kernels(kind, targets, tests if files <= _FEW_FILES else (), _relevant(pull.title, rules))
+    if not speaks:
         return drop("not_accepted", said)
     evidence = (*evidence, said) if said else evidence
     changed = bool(tests)
@@ -188,22 +182,23 @@ def judge(pull: PullRequest, rules: RepoRules, context: Context, alive: Collecti
             other = f"; {len(paths)} other files of the test folders changed" if paths else ""
             return drop("no_tests", f"no test file that pytest can run changed, and none is named like it{other}")
         evidence = (*evidence, *(f"test file that was there: {path}" for path in tests))
-    return Judgement(pull, "kept", _kept_because(kind, changed), kind, targets, tests, changed, evidence, proof)
+    return Judgement(pull, "kept", _kept_because(kind, changed), kind, targets, tests, changed, evidence)
 
 
-def _proof(
+def _about_kernels(
     kind: Kind, targets: Sequence[FunctionChange], tests: Sequence[str], word: str | None
-) -> tuple[Proof | None, str]:
-    """What speaks for a change being about a kernel, in words; None with what is missing."""
+) -> tuple[bool, str]:
+    """Whether a change is about a kernel, with what speaks for it, or what is missing. Of launchers a test has to
+    know one, too: that is seen when the tests are read."""
     if kind != "launcher":
-        return "kernel", ""
+        return True, ""
     if word is not None:
-        return "title", f"the title speaks of {word!r}"
+        return True, f"the title speaks of {word!r}"
     beside = [item.name for item in targets if item.beside]
     if beside and tests:
-        return "tests", f"tests changed with launchers beside their kernels: {', '.join(beside)}"
+        return True, f"tests changed with launchers beside their kernels: {', '.join(beside)}"
     missing = "no test changed in a small change" if beside else "no launcher that stands beside its kernel"
-    return None, f"only host code that launches kernels changed, the title speaks of no kernel, and {missing}"
+    return False, f"only host code that launches kernels changed, the title speaks of no kernel, and {missing}"
 
 
 def _relevant(title: str, rules: RepoRules) -> str | None:
@@ -221,30 +216,30 @@ def covering_tests(targets: Sequence[FunctionChange], alive: Collection[str]) ->
     stems = set()
     for item in targets:
         stems.add(_core_of_file(item.path))
-        stems.add(_core(item.name.rsplit(".", 1)[-1]))
-    stems = {stem for stem in stems if len(stem) > 4 and stem not in _GENERIC}
+        stems.add(core(item.name.rsplit(".", 1)[-1]))
+    stems = {stem for stem in stems if len(stem) > 4 and stem not in GENERIC}
     found = []
     for path in alive:
         name = _core_of_file(path)
-        if name and name not in _GENERIC and any(stem in name or (len(name) > 6 and name in stem) for stem in stems):
+        if name and name not in GENERIC and any(stem in name or (len(name) > 6 and name in stem) for stem in stems):
             found.append(path)
     return tuple(sorted(found))
 
 
-_GENERIC = frozenset(
+GENERIC = frozenset(
     ("common", "utils", "kernel", "kernels", "forward", "backward", "attention", "triton", "layer", "layers")
 )
-_AFFIX = re.compile(r"^(?:test_|_)+|(?:_test|_kernels?|_fwd|_bwd|_impl)+$")
+_AFFIX = re.compile(r"^(?:test_|_)+|(?:_test|_kernels?|_ops?|_fwd|_bwd|_impl)+$")
 
 
-def _core(name: str) -> str:
+def core(name: str) -> str:
     """A file's or function's name without what says only that it is a test or a kernel."""
     return _AFFIX.sub("", name.lower())
 
 
 @lru_cache(65_536)  # the same test files are looked through for every pull request
 def _core_of_file(path: str) -> str:
-    return _core(path.rsplit("/", 1)[-1].removesuffix(".py"))
+    return core(path.rsplit("/", 1)[-1].removesuffix(".py"))
 
 
 def _by_landing(pull: PullRequest, context: Context) -> tuple[Reason, str] | None:

@@ -43,8 +43,7 @@ def decide(
         return Decision("new_kernel", round(0.5 + 0.5 * share, 2), tuple(evidence))
     speed, change, evidence = _weigh(title, body, labels, keywords)
     if kernels and all(item.label == "config" for item in kernels):
-        speed += 2
-        evidence.append("only configurations changed")
+        return Decision("optimization", 0.9, (*evidence, "only configurations changed"))
     signatures = [item for item in edited if "signature" in (item.label, *item.also)]
     if signatures and speed and change:
         evidence.append(f"signature changed: {signatures[0].name}")
@@ -52,7 +51,7 @@ def decide(
     total = speed + change
     if total == 0:
         return Decision("modification", 0.5, ("no word speaks for either; a change of a kernel is a modification",))
-    category: Category = "optimization" if speed > change else "modification"
+    category: Category = "optimization" if speed >= change else "modification"
     return Decision(category, round(0.5 + 0.5 * abs(speed - change) / total, 2), tuple(evidence))
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 from rtb.fingerprint import FunctionNode, meaning_of, of_node
 from rtb.python_source import Unreadable, decode, parse, parts
 from rtb.syntax import nodes
+from rtb.triton_piece import dotted
 
 _TEST = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+test", re.MULTILINE)
 
@@ -114,19 +115,25 @@ def _tests(tree: ast.Module) -> tuple[str, ...]:
 def _collect(body: list[ast.stmt], prefix: str, found: _TestFile) -> None:
     for node in body:
         if isinstance(node, FunctionNode):
-            digest = meaning_of(node) + "".join(of_node(item) for item in node.decorator_list)
+            digest = meaning_of(node) + "".join(of_node(item) for item in node.decorator_list if not _is_gate(item))
             if node.name.startswith("test"):
                 found.tests[f"{prefix}{node.name}"] = digest
             else:
                 found.rest.append(digest)
         elif isinstance(node, ast.ClassDef):
-            found.rest += [of_node(item) for item in (*node.bases, *node.decorator_list)]
+            found.rest += [of_node(item) for item in (*node.bases, *node.decorator_list) if not _is_gate(item)]
             _collect(node.body, f"{prefix}{node.name}.", found)
         elif isinstance(node, ast.If | ast.Try | ast.With):
             found.rest += [of_node(node.test)] if isinstance(node, ast.If) else []
             _collect([item for item in ast.iter_child_nodes(node) if isinstance(item, ast.stmt)], prefix, found)
         elif not isinstance(node, ast.Import | ast.ImportFrom | ast.Pass) and not _is_text(node):
             found.rest.append(of_node(node))
+
+
+def _is_gate(node: ast.expr) -> bool:
+    """Whether a decorator says only where a test is run: it judges nothing."""
+    name = dotted(node.func if isinstance(node, ast.Call) else node) or ""
+    return name.rsplit(".", 1)[-1].lower() in ("skip", "skipif", "skipunless", "xfail")
 
 
 def _is_text(node: ast.stmt) -> bool:
@@ -142,8 +149,15 @@ def _names(tree: ast.Module) -> frozenset[str]:
         elif isinstance(node, ast.Attribute):
             names.add(node.attr)
         elif isinstance(node, ast.ImportFrom):
-            names.update((node.module or "").split("."))
+            module = node.module or ""
             names.update(item.name for item in node.names)
+            names.update(_ends(module), *(_ends(f"{module}.{item.name}") for item in node.names))
         elif isinstance(node, ast.Import):
-            names.update(part for item in node.names for part in item.name.split("."))
+            names.update(*(_ends(item.name) for item in node.names))
     return frozenset(names)
+
+
+def _ends(module: str) -> tuple[str, ...]:
+    """`ops.awq` of `own.ops.awq`: a module's last name alone could be another package's."""
+    words = module.rsplit(".", 2)
+    return (".".join(words[-2:]),) if len(words) > 1 else ()

@@ -30,6 +30,7 @@ from rtb.task import (
     UnitStage,
     Workload,
 )
+from rtb.tested_names import tested_names
 
 _TRAILERS = re.compile(
     r"^(?:co-authored-by|signed-off-by|reviewed[- ]by|differential revision|fbshipit-source-id|x-link|pulled by|"
@@ -196,6 +197,10 @@ def problem_statement(material: Material) -> str:
     lines += ["## What is to be changed", ""]
     for item in material.judgement.targets:
         lines.append(f"- `{item.path}`: {_describe(item)}")
+    targets = {item.name for item in material.judgement.targets}
+    if used := tested_names(material.gold.data, material.test.data, targets):
+        lines += ["", "## New names that the tests use", ""]
+        lines += [f"- `{path}`: {', '.join(f'`{name}`' for name in names)}" for path, names in used.items()]
     if material.context:
         lines += ["", "## What is around it", ""]
         for reference in material.context:
@@ -210,6 +215,9 @@ def _describe(item: FunctionChange) -> str:
     )
     if item.label == "added":
         return f"add the {kind} `{item.name}{item.signature}`"
+    if item.label == "moved_modified" and item.origin:
+        path, _, name = item.origin.partition(":")
+        return f"change the {kind} `{name}` of `{path}`, which becomes `{item.name}{item.signature}` here"
     if "signature" in (item.label, *item.also):
         return f"change the {kind} `{item.name}`; its parameters become `{item.signature}`"
     if item.label == "config":

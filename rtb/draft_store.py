@@ -23,7 +23,7 @@ from rtb.repo_rules import RepoRules
 from rtb.storage import cache_folder, write_atomic
 from rtb.task import Task
 
-FORM = 1  # counts up when drafts of the same judgement come out otherwise
+FORM = 2  # counts up when drafts of the same judgement come out otherwise
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class DraftStore:
         told = {
             "form": [FORM, __version__],
             "commits": [judgement.pull.number, judgement.pull.base, judgement.pull.landed, judgement.pull.title],
-            "kind": [judgement.kind, judgement.proof, judgement.tests_changed],
+            "kind": [judgement.kind, judgement.tests_changed],
             "targets": [{**asdict(item), "uses": sorted(item.uses)} for item in judgement.targets],
             "tests": judgement.tests,
             "evidence": judgement.evidence,

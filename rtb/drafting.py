@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from rtb import checkout
-from rtb.candidate import Judgement, PullRequest
+from rtb.candidate import GENERIC, Judgement, PullRequest, core
 from rtb.category import decide
 from rtb.changed_tests import ChangedTests, compare_tests, is_test_file
 from rtb.context_names import context_of_targets, telling_names
@@ -165,16 +165,14 @@ class Drafter:
             after = self._file(landed, path)
             if after is None:
                 continue
-            if judgement.proof == "tests" and not any(name.encode() in after for name in names):
+            if judgement.kind == "launcher" and _knowing(after, names) is None:
                 continue
             if judgement.tests_changed:
                 seen = compare_tests(path, self._file(base, path), after)
                 if seen.counts:
                     found.append(seen)
-            elif any(name.encode() in after for name in names):
-                seen = replace(is_test_file(after), path=path)
-                if seen.state == "unchanged_file" and seen.names & names:
-                    found.append(seen)
+            elif (known := _knowing(after, names)) is not None and known.state == "unchanged_file":
+                found.append(replace(known, path=path))
         return tuple(found)
 
     def _test_failure(self, judgement: Judgement, base: str, landed: str) -> str:
@@ -184,7 +182,7 @@ class Drafter:
         names = _telling_names(judgement)
         for path in judgement.tests:
             after = self._file(landed, path)
-            if judgement.proof == "tests" and not any(name.encode() in (after or b"") for name in names):
+            if judgement.kind == "launcher" and after is not None and _knowing(after, names) is None:
                 states.append(f"{path}: names neither the launcher nor its file")
                 continue
             state = compare_tests(path, self._file(base, path), after).state if after is not None else "gone"
@@ -230,9 +228,19 @@ _TEST_WORDS = {
 
 
 def _telling_names(judgement: Judgement) -> set[str]:
-    """Names by which a test shows that it knows a target."""
-    names = {item.name.rsplit(".", 1)[-1] for item in judgement.targets}
-    return names | {item.path.rsplit("/", 1)[-1].removesuffix(".py") for item in judgement.targets}
+    """Names by which a test shows that it knows a target: its own, also as an operator is called that it stands
+    behind, and its file's with the folder's."""
+    own = {item.name.rsplit(".", 1)[-1] for item in judgement.targets}
+    called = {name for item in own if len(name := core(item)) > 4 and name not in GENERIC}
+    return own | called | {".".join(item.path.removesuffix(".py").rsplit("/", 2)[-2:]) for item in judgement.targets}
+
+
+def _knowing(data: bytes, names: set[str]) -> ChangedTests | None:
+    """A test file that uses one of these names, or None."""
+    if not any(name.rpartition(".")[2].encode() in data for name in names):
+        return None  # most are not worth parsing
+    seen = is_test_file(data)
+    return seen if seen.names & names else None
 
 
 _drafter: Drafter | None = None

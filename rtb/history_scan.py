@@ -38,7 +38,7 @@ from rtb.syntax import seldom_collect
 from rtb.triton_source import EMPTY, Reading, TritonSource, read
 from rtb.worker_processes import worker_processes
 
-INDEX_VERSION = 4
+INDEX_VERSION = 5
 _SPAN = 250  # commits a process gets at a time: enough for versions of one file to lie together
 _KEPT_FILES = 400  # files of which a process keeps the last reading from one span to the next
 _SCANNED = tuple[tuple[tuple[FunctionChange, ...], tuple[str, ...], tuple[tuple[str, str], ...]] | None, ...]

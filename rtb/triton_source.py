@@ -16,7 +16,7 @@ from typing import Literal
 from rtb.fingerprint import Fingerprint, digest
 from rtb.python_source import Unreadable, decode
 from rtb.source_parts import Part, parts_again, parts_of
-from rtb.triton_piece import Piece, RawFunction, read_jinja, read_piece
+from rtb.triton_piece import Decorator, Piece, RawFunction, read_jinja, read_piece
 
 Role = Literal["kernel", "device", "launcher", "host", "template"]
 JITTED: frozenset[Role] = frozenset(("kernel", "device", "template"))
@@ -190,13 +190,16 @@ class _Definitions:
         return digest("".join(found)) if found else ""
 
     def helpers(self, names: Iterable[str], depth: int = 2) -> str:
-        """One digest over values and functions among `names`, and what those refer to."""
+        """One digest over values, functions and classes among `names`, and what those refer to; of a block that
+        defines more (an `if`), the rest has no part in it."""
         found = []
         for name in sorted(set(names)):
             for piece in self._defining(name):
-                below = {other for item in piece.functions for other in item.shape.references} | piece.value_names
+                own = [item for item in piece.functions if item.name.split(".", 1)[0] == name]
+                below = {other for item in own for other in item.shape.references}
+                below |= piece.value_names if name in piece.values else frozenset()
                 deeper = self.helpers(below - {name}, depth - 1) if depth else ""
-                bodies = "".join(item.shape.body for item in piece.functions if item.name == name)
+                bodies = "".join(item.shape.body for item in own if item.name == name)
                 found.append(f"{name}={piece.values.get(name, '')}{bodies}{deeper}")
         return digest("".join(found)) if found else ""
 
@@ -283,7 +286,7 @@ def _resolve(read: Sequence[Piece], names: _Names, definitions: _Definitions) ->
         config = constants = ""
         if is_jit:
             config = _config(item, names, definitions)
-            constants = definitions.constants(item.shape.references)
+            constants = definitions.constants(item.shape.references) + _heuristics(item, names, definitions)
         beside = role == "launcher" and not known.isdisjoint(item.launches)
         found.append(replace(_function(item, role, index, config, constants), beside=beside))
     decorators = (ref for item in raw for decorator in item.decorators for ref in decorator.names)
@@ -320,12 +323,28 @@ def _role(
 
 
 def _config(item: RawFunction, names: _Names, definitions: _Definitions) -> str:
-    """A digest of the decorators, with every plain spelling of jit taken as the same one."""
+    """A digest of the decorators, with every plain spelling of jit taken as the same one; without heuristics."""
     said = []
     for decorator in item.decorators:
+        if _is_heuristics(decorator, names):
+            continue
         plain = decorator.plain and any(names.is_jit(ref) for ref in decorator.names)
         said.append("jit" if plain else f"{decorator.digest}{definitions.helpers(decorator.loads)}")
     return digest("|".join(said))
+
+
+def _heuristics(item: RawFunction, names: _Names, definitions: _Definitions) -> str:
+    """A digest of what `triton.heuristics` gives a kernel: it computes with that, as with constants."""
+    found = [
+        f"{decorator.digest}{definitions.helpers(decorator.loads)}"
+        for decorator in item.decorators
+        if _is_heuristics(decorator, names)
+    ]
+    return digest("|".join(found)) if found else ""
+
+
+def _is_heuristics(decorator: Decorator, names: _Names) -> bool:
+    return any(names.resolve(ref).endswith("triton.heuristics") for ref in decorator.names)
 
 
 def _function(item: RawFunction, role: Role, index: int, config: str, constants: str) -> TritonFunction:

@@ -209,6 +209,22 @@ def test_configuration_only_is_told_apart() -> None:
     assert changes(function, function.replace("num_warps=4", "num_warps=8")).configurations
 
 
+def test_what_stands_beside_a_kernel_in_a_condition_is_not_its_configuration() -> None:
+    source = HEAD + (
+        "def there():\n    return True\n\n\nif there():\n"
+        "    @triton.autotune(configs=[triton.Config({'B': 1})], key=['n'])\n"
+        "    @triton.jit\n    def k(x, n):\n        return n\n\n"
+        "    @triton.jit\n    def other(x):\n        return 1\n"
+    )
+    assert told(changes(source, source.replace("return 1", "return 2"))) == [("other", "kernel", "body")]
+    assert changes(source, source.replace("'B': 1", "'B': 2")).configurations
+
+
+def test_what_heuristics_give_a_kernel_is_computed_with() -> None:
+    source = HEAD + "@triton.heuristics({'EVEN': lambda args: args['n'] % 16 == 0})\n" + KERNEL
+    assert told(changes(source, source.replace("16", "8"))) == [("k", "kernel", "constants")]
+
+
 def test_a_configuration_list_inside_a_condition_is_seen() -> None:
     source = HEAD + (
         "if HAS_TRITON:\n    if HIP:\n        CONFIGS = [triton.Config({}, num_warps=4)]\n"

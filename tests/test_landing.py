@@ -1,4 +1,4 @@
-"""How commits land: numbers, reverts, relands. Messages are made up; real ones are in test_mining.py, by commit."""
+"""How commits land: numbers, reverts, relands. Messages are made up; test_public_histories.py has real ones."""
 
 from __future__ import annotations
 

@@ -1,15 +1,9 @@
-"""Mining: real git histories made here, and (with RTB_CLONES) the hard cases of public ones.
-
-RTB_CLONES names a folder with clones as `owner+name` or `owner__name` (a git directory, or with it in `repo/`), or
-a file with lines `owner/name<TAB>path[<TAB>ref]`.
-"""
+"""Mining: real git histories made here. Public ones are in test_public_histories.py."""
 
 from __future__ import annotations
 
 import json
-import os
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +11,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rtb.candidate import Judgement, judge_all
 from rtb.checkout import run_git
 from rtb.draft import leaks
 from rtb.errors import ExpectedError, GitFailed
 from rtb.history import Blobs, resolve, walk
-from rtb.history_scan import Record, scan
+from rtb.history_scan import scan
 from rtb.mine_command import mine_command
 from rtb.mining import Mined, Wish, mine, write
 from rtb.pull_request import PullFacts
@@ -30,7 +23,6 @@ from rtb.repo_rules import load_rules
 from rtb.suite import load_suite
 from tests import gitrepo
 
-DATA = Path(__file__).parent / "data"
 REPO = "acme/serve"
 HEAD = "import triton\nimport triton.language as tl\n\n\n"
 KERNEL = HEAD + "@triton.jit\ndef scale(x, n):\n    tl.store(x, tl.load(x) * n)\n"
@@ -39,10 +31,8 @@ TEST = "from pkg.ops import run\n\n\ndef test_run():\n    assert run(1) is None\
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of its own for each test; RTB_CLONES_CACHE keeps the user's for the public histories."""
-    if not (os.environ.get("RTB_CLONES_CACHE") and request.node.get_closest_marker("clones")):
-        monkeypatch.setenv("RTB_CACHE", str(tmp_path / "cache"))
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RTB_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -357,108 +347,56 @@ def test_a_launcher_alone_needs_its_kernel_beside_it_and_a_test_that_names_it(re
     assert [item.name for item in found.judgements if item.pull.number == 2 for item in item.targets] == ["run"]
 
 
+def test_a_title_about_kernels_does_not_make_a_launcher_a_task_whose_tests_do_not_know_it(repo: Path) -> None:
+    put(repo, "Add it (#1)", pkg__ops__py=KERNEL + LAUNCH, tests__test_ops__py=TEST)
+    other = "from pkg import model\n\n\ndef test_model():\n    assert model.answer() == 2\n"
+    launch = LAUNCH.replace("(1,)", "(2,)")
+    put(repo, "Faster kernel (#2)", pkg__ops__py=KERNEL + launch, tests__test_model__py=other)
+    launch = LAUNCH.replace("(1,)", "(3,)")
+    put(repo, "Another kernel grid (#3)", pkg__ops__py=KERNEL + launch, tests__test_ops__py=TEST + "x = 1\n")
+    for number, title in ((4, "[Kernel] Grid"), (5, "Modular kernel grid"), (6, "A CUDA kernel")):
+        launch = LAUNCH.replace("(1,)", f"({number},)")
+        put(repo, f"{title} (#{number})", pkg__ops__py=KERNEL + launch)
+    told = reasons(mined(repo))
+    assert [told[number] for number in (2, 3)] == ["tests_unchanged", "kept"]
+    assert [told[number] for number in (4, 5, 6)] == ["not_accepted"] * 3
+
+
+def test_a_gate_of_a_test_is_no_change_of_it(repo: Path) -> None:
+    put(repo, "Add it (#1)", pkg__ops__py=KERNEL + LAUNCH, tests__test_ops__py=TEST)
+    gated = TEST.replace("def test", "@pytest.mark.skipif(HIP, reason='no')\ndef test")
+    put(repo, "Round (#2)", pkg__ops__py=KERNEL.replace("* n", "* n * 2") + LAUNCH, tests__test_ops__py=gated)
+    checked = gated.replace("is None", "is not True")
+    put(repo, "Cut (#3)", pkg__ops__py=KERNEL.replace("* n", "* n * 3") + LAUNCH, tests__test_ops__py=checked)
+    told = reasons(mined(repo))
+    assert (told[2], told[3]) == ("tests_unchanged", "kept")
+
+
+def test_a_module_of_another_package_that_is_called_alike_is_not_the_targets(repo: Path) -> None:
+    theirs = "import turbo\n\n\ndef test_it():\n    turbo.go()\n"
+    put(repo, "Add it (#1)", pkg__turbo__py=KERNEL + LAUNCH, tests__test_turbo__py=theirs)
+    put(repo, "2x faster (#2)", pkg__turbo__py=KERNEL.replace("* n", "* (n + 0)") + LAUNCH)
+    ours = "from pkg import turbo\n\n\ndef test_it():\n    turbo.go()\n"
+    put(repo, "Tests (#3)", tests__test_turbo__py=ours)
+    put(repo, "3x faster (#4)", pkg__turbo__py=KERNEL.replace("* n", "* (n + 1 - 1)") + LAUNCH)
+    told = reasons(mined(repo))
+    assert (told[2], told[4]) == ("tests_unchanged", "kept")
+
+
+def test_the_statement_names_what_the_tests_use_and_nobody_can_guess(repo: Path) -> None:
+    put(repo, "Add it (#1)", pkg__ops__py=KERNEL + LAUNCH, tests__test_ops__py=TEST)
+    more = "\n\nLIMIT = 8\nUNSEEN = 9\n\n\ndef reference(x):\n    return x\n"
+    test = TEST.replace("import run", "import LIMIT, reference, run") + "    assert reference(1) < LIMIT\n"
+    put(repo, "Cut (#2)", pkg__ops__py=KERNEL.replace("* n", "* n * 3") + LAUNCH + more, tests__test_ops__py=test)
+    statements = {item.task.pull_number: item.statement for item in mined(repo).drafts}
+    assert "## New names that the tests use\n\n- `pkg/ops.py`: `LIMIT`, `reference`\n" in statements[2]
+    assert "New names" not in statements[1]
+
+
 def test_leaks_are_lines_of_the_gold_patch() -> None:
     gold = b"+++ b/pkg/ops.py\n+    tl.store(x, tl.load(x) * n)\n+    return\n+# Scale the rows\n"
     assert leaks("Write `tl.store(x,  tl.load(x) * n)` there.", gold) == ("tl.store(x, tl.load(x) * n)",)
     assert leaks("Scale the rows and return.", gold) == ()
-
-
-# The hard cases of public histories.
-
-CASES = json.loads((DATA / "hard_cases.json").read_text())
-REFS = {
-    "vllm-project/vllm": ("HabanaAI/vllm-fork", "dev/fix_PR21116"),
-    "sgl-project/sglang": ("modal-projects/sglang", "main"),
-}
-
-
-def clone_of(name: str) -> tuple[Path, str | None] | None:
-    """Where RTB_CLONES has a repository, and its ref."""
-    place = os.environ.get("RTB_CLONES")
-    if not place:
-        return None
-    home, ref = REFS.get(name, (name, "main"))
-    if Path(place).is_file():
-        for line in Path(place).read_text().splitlines():
-            owner, path, *rest = [*line.split("\t"), ""][:3]
-            if owner in (name, home) and Path(path).is_dir():
-                return Path(path), (rest[0] or ref)
-        return None
-    for folder in (home.replace("/", "+"), home.replace("/", "__")):
-        for path in (Path(place) / folder / "repo", Path(place) / folder):
-            if path.is_dir():
-                return path, ref
-    return None
-
-
-@cache
-def judged(name: str) -> tuple[list[Record], list[Judgement]]:
-    """A history's records and judgements, read once a session."""
-    found = clone_of(name)
-    assert found is not None
-    path, ref = found
-    rules = load_rules(name)
-    cached = bool(os.environ.get("RTB_CLONES_CACHE"))
-    records = list(scan(path, resolve(path, ref), rules, cached=cached).records)
-    return records, list(judge_all(records, rules))
-
-
-@pytest.mark.slow
-@pytest.mark.clones
-@pytest.mark.parametrize("case", CASES, ids=[f"{c['repo']}-{c.get('commit') or c.get('pull')}" for c in CASES])
-def test_hard_case(case: dict[str, Any]) -> None:
-    if clone_of(case["repo"]) is None:
-        pytest.skip(f"RTB_CLONES names no clone of {case['repo']}")
-    records, judgements = judged(case["repo"])
-    if "commit" in case:
-        record = next(item for item in records if item.sha.startswith(case["commit"]))
-        found = [item for item in judgements if record in item.pull.records]
-    else:
-        found = [item for item in judgements if item.pull.number == case["pull"]]
-        record = found[0].pull.records[-1]
-    assert len(found) == 1, "one pull request, one judgement"
-    judgement = found[0]
-    edits = [f"{item.path}:{item.name}" for item in record.comparison.kernel_edits]
-    assert judgement.pull.number == case["number"], case["why"]
-    if wanted := case.get("any_reason") or ([case["reason"]] if "reason" in case else None):
-        assert judgement.reason in wanted, (case["why"], judgement.detail)
-    assert judgement.reason not in case.get("not_reason", ()), (case["why"], judgement.detail)
-    if case.get("no_kernel_edit"):
-        assert edits == [], case["why"]
-    if case.get("kernel_edit"):
-        assert edits, case["why"]
-    if "kernel_edits" in case:
-        assert sorted(item.rsplit(":", 1)[-1] for item in edits) == case["kernel_edits"], case["why"]
-    if "no_kernel_in" in case:
-        assert not any(case["no_kernel_in"] in item for item in edits), case["why"]
-    if "no_test" in case:
-        assert case["no_test"] not in judgement.tests
-    if "kind" in case:
-        assert judgement.kind == case["kind"], (case["why"], judgement.detail)
-    if "labels" in case:
-        assert {item.label for item in record.changes if item.is_kernel} <= set(case["labels"]), case["why"]
-    if "says" in case:
-        assert any(case["says"] in line for line in judgement.evidence)
-    assert set(case.get("targets", ())) <= {item.name for item in judgement.targets}, case["why"]
-
-
-PAPER = json.loads((DATA / "paper_pulls.json").read_text())
-
-
-@pytest.mark.slow
-@pytest.mark.clones
-@pytest.mark.parametrize("case", PAPER, ids=[str(c["number"]) for c in PAPER])
-def test_the_papers_pull_requests_are_found(case: dict[str, Any]) -> None:
-    if clone_of("vllm-project/vllm") is None:
-        pytest.skip("RTB_CLONES names no clone of vLLM")
-    place = clone_of("vllm-project/vllm")
-    assert place is not None
-    found = mine(Wish(repo="vllm-project/vllm", clone=place[0], ref=place[1], only=case["number"]))
-    assert [item.reason for item in found.judgements] == ["kept"], found.judgements[0].detail
-    task = found.drafts[0].task
-    assert task.category == case["category"], case.get("why")
-    names = {(item.path, item.name.rsplit(".", 1)[-1]) for item in task.targets}
-    assert {(path, name) for path, held in case["targets"].items() for name in held} <= names
 
 
 def test_the_command_line_explains(repo: Path) -> None:
