@@ -27,6 +27,19 @@ RUN printf 'x = 1\\n' > /testbed/m.py && chown 10001:10001 /testbed/m.py
 BASES = ("rtb/base:cpu", "python:3.11-slim-bookworm")
 
 
+# Files that take a minute or more, longest first: each is one worker's, and the last must not be waited for.
+LONG_FILES = (
+    "test_adversarial.py", "test_demo.py", "test_resumption.py", "test_latency.py", "test_evaluate.py",
+    "test_validate.py", "test_chaos.py", "test_series.py", "test_model_stages.py", "test_environment.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; pytest-xdist hands them out in this order (--no-loadscope-reorder)."""
+    place = {name: number for number, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
+
+
 @cache
 def _engine_problem() -> str | None:
     """Why Docker tests cannot run, or None."""
