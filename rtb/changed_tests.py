@@ -158,6 +158,6 @@ def _names(tree: ast.Module) -> frozenset[str]:
 
 
 def _ends(module: str) -> tuple[str, ...]:
-    """`ops.awq` of `own.ops.awq`: a module's last name alone could be another package's."""
-    words = module.rsplit(".", 2)
-    return (".".join(words[-2:]),) if len(words) > 1 else ()
+    """`own:awq` of `own.ops.awq`: a module's last name alone could be another package's."""
+    first, _, rest = module.partition(".")
+    return (f"{first}:{rest.rpartition('.')[2]}",) if rest else ()

@@ -165,7 +165,7 @@ class Drafter:
             after = self._file(landed, path)
             if after is None:
                 continue
-            if judgement.kind == "launcher" and _knowing(after, names) is None:
+            if judgement.kind == "launcher" and not _knows_launcher(after, judgement):
                 continue
             if judgement.tests_changed:
                 seen = compare_tests(path, self._file(base, path), after)
@@ -179,10 +179,9 @@ class Drafter:
         if not judgement.tests_changed:
             return "the test files named like the target use none of its names"
         states = []
-        names = _telling_names(judgement)
         for path in judgement.tests:
             after = self._file(landed, path)
-            if judgement.kind == "launcher" and after is not None and _knowing(after, names) is None:
+            if judgement.kind == "launcher" and after is not None and not _knows_launcher(after, judgement):
                 states.append(f"{path}: names neither the launcher nor its file")
                 continue
             state = compare_tests(path, self._file(base, path), after).state if after is not None else "gone"
@@ -228,19 +227,29 @@ _TEST_WORDS = {
 
 
 def _telling_names(judgement: Judgement) -> set[str]:
-    """Names by which a test shows that it knows a target: its own, also as an operator is called that it stands
-    behind, and its file's with the folder's."""
-    own = {item.name.rsplit(".", 1)[-1] for item in judgement.targets}
+    """Names by which a test shows that it knows a target: its own, of a method the class's (`forward` says nothing),
+    also as an operator is called that it stands behind; and a module's that is called like its file, in a package
+    that it lies in."""
+    own = {item.name.partition(".")[0] for item in judgement.targets}
     called = {name for item in own if len(name := core(item)) > 4 and name not in GENERIC}
-    return own | called | {".".join(item.path.removesuffix(".py").rsplit("/", 2)[-2:]) for item in judgement.targets}
+    places = (item.path.removesuffix(".py").split("/") for item in judgement.targets)
+    return own | called | {f"{folder}:{stem}" for *folders, stem in places for folder in folders}
 
 
 def _knowing(data: bytes, names: set[str]) -> ChangedTests | None:
     """A test file that uses one of these names, or None."""
-    if not any(name.rpartition(".")[2].encode() in data for name in names):
+    if not any(name.rpartition(":")[2].encode() in data for name in names):
         return None  # most are not worth parsing
     seen = is_test_file(data)
     return seen if seen.names & names else None
+
+
+def _knows_launcher(data: bytes, judgement: Judgement) -> bool:
+    """Whether a test uses a launcher by name, or says its file's name anywhere: much code stands between the two."""
+    stems = {item.path.rsplit("/", 1)[-1].removesuffix(".py") for item in judgement.targets} - GENERIC
+    if any(stem.encode() in data for stem in stems):
+        return True
+    return _knowing(data, {item.name.partition(".")[0] for item in judgement.targets}) is not None
 
 
 _drafter: Drafter | None = None
