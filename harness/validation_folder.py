@@ -21,7 +21,6 @@ class ValidationKey(Frozen):
     environment_digest: str
     harness_version: str
     device_class: str
-    stages: tuple[StageName, ...]
     looks: tuple[int, ...]
 
 

@@ -1,4 +1,4 @@
-"""Models for the GPU runs: the demo's trained model in Hugging Face format, and configurations of 8B shape."""
+"""Models for the GPU runs: the demo's trained model in Hugging Face format, and configurations of 8B and 3B shape."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def make_models(overlay: Path, work: Path) -> None:
     large = llama(4096, 14336, 32, 32) | {"num_key_value_heads": 8, **rotation(500000.0)}
     write_model(overlay / "rtb_models" / "llama-8b", large | {"vocab_size": config["vocab_size"]}, source)
     write_model(overlay / "rtb_models" / "llama-8b-128k", large | {"vocab_size": 128256}, source)
+    small = llama(3072, 8192, 28, 24) | {"num_key_value_heads": 8, "vocab_size": 128256, **rotation(500000.0)}
+    write_model(overlay / "rtb_models" / "llama-3b-128k", small, source)
 
 
 def lay_demo(overlay: Path, work: Path) -> None:
@@ -52,7 +54,7 @@ def llama(hidden: int, inner: int, layers: int, heads: int) -> dict[str, Any]:
     return {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "head_dim": HEAD,
         "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "attention_bias": False,
+        "max_position_embeddings": 16384, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "attention_bias": False,
         "mlp_bias": False, "bos_token_id": None, "eos_token_id": 0, "torch_dtype": "bfloat16",
     }  # fmt: skip
 
@@ -123,5 +125,5 @@ def write_model(folder: Path, config: dict[str, Any], source: Path) -> None:
     }  # fmt: skip
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": pieces[0], "unk_token": "?"}
-    settings |= {"clean_up_tokenization_spaces": False, "model_max_length": 4096}
+    settings |= {"clean_up_tokenization_spaces": False, "model_max_length": 16384}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -249,10 +249,11 @@ def derived(name: str, bundle: Path, commits: tuple[str, str]) -> dict[str, Any]
 
 
 def resized(facts: dict[str, Any], sizes: dict[str, Any], select: str) -> dict[str, Any]:
-    """A task with the sizes of this host's run; with the demo's server in vLLM's place for a rehearsal."""
+    """A task with the sizes asked for in place of its own; with the demo's server in vLLM's place for a rehearsal."""
     facts["unit"]["command"] += f" -k '{select}'" if select else ""
-    facts["accuracy"]["limit"] = sizes["limit"]
-    facts["latency"]["workload"] |= {key: sizes[key] for key in ("prompts", "input_len", "output_len", "concurrency")}
+    facts["accuracy"]["limit"] = sizes.get("limit", facts["accuracy"]["limit"])
+    named = ("prompts", "input_len", "output_len", "concurrency")
+    facts["latency"]["workload"] |= {key: sizes[key] for key in named if key in sizes}
     if sizes["rehearsal"]:
         facts["environment"]["gpu"]["count"] = 0
         for stage in ("accuracy", "latency"):
