@@ -238,7 +238,8 @@ def _telling_names(judgement: Judgement) -> set[str]:
 
 def _knowing(data: bytes, names: set[str]) -> ChangedTests | None:
     """A test file that uses one of these names, or None."""
-    if not any(name.rpartition(":")[2].encode() in data for name in names):
+    words = "|".join(sorted({re.escape(name.rpartition(":")[2]) for name in names}))
+    if not re.search(rf"\b(?:{words})\b".encode(), data):
         return None  # most are not worth parsing
     seen = is_test_file(data)
     return seen if seen.names & names else None

@@ -33,12 +33,12 @@ class Part:
     @cached_property
     def holds(self) -> bool:
         """Whether it can hold or name a jitted function or a template."""
-        return _holds(self.text)
+        return holds(self.text)
 
     @cached_property
     def launches(self) -> bool:
         """Whether it has the form of a launch, `name[grid](...)`, of whatever it is."""
-        return _launches(self.text)
+        return launches(self.text)
 
     @cached_property
     def speaks_of_kernel(self) -> bool:
@@ -146,8 +146,8 @@ def _is_word(letter: str) -> bool:
     return letter.isalnum() or letter == "_"
 
 
-def _holds(text: str) -> bool:
-    """A line with `@...jit`, or the word jit, or a template."""
+def holds(text: str) -> bool:
+    """Whether there is a line with `@...jit`, or the word jit, or a template."""
     at = text.find("jit")
     while at >= 0:
         if not _is_word(text[at - 1 : at]) and not _is_word(text[at + 3 : at + 4]):
@@ -158,8 +158,8 @@ def _holds(text: str) -> bool:
     return "def_kernel" in text
 
 
-def _launches(text: str) -> bool:
-    """`name[...](`, with brackets in the brackets at most one deep."""
+def launches(text: str) -> bool:
+    """Whether there is a `name[...](`, with brackets in the brackets at most one deep."""
     at = text.find("](")
     while at >= 0:
         begin = _opening(text, at)
@@ -198,7 +198,7 @@ def _piece(text: str, telltales: tuple[str, ...], kernels: tuple[str, ...]) -> P
     name, bodies = found
     held = []
     for body in bodies:
-        if _holds(body) or any(item in body for item in telltales) or Part(body).launches_any(kernels):
+        if holds(body) or any(item in body for item in telltales) or Part(body).launches_any(kernels):
             piece = _member(body)
             if isinstance(piece, Unreadable):
                 return _member(text)

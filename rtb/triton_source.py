@@ -8,6 +8,7 @@ that the kernels depend on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -15,7 +16,7 @@ from typing import Literal
 
 from rtb.fingerprint import Fingerprint, digest
 from rtb.python_source import Unreadable, decode
-from rtb.source_parts import Part, parts_again, parts_of
+from rtb.source_parts import Part, holds, launches, parts_again, parts_of
 from rtb.triton_piece import Decorator, Piece, RawFunction, read_jinja, read_piece
 
 Role = Literal["kernel", "device", "launcher", "host", "template"]
@@ -58,11 +59,22 @@ class TritonSource:
 EMPTY = TritonSource()
 
 
-def may_matter(data: bytes, path: str) -> bool:
-    """Cheap test on bytes before anything is decoded: False only when no Triton function can be in the file."""
+_LIBRARY = re.compile(rb"(?:from|import)[ \t]+[\w.]*triton_kernels")
+
+
+def may_matter(data: bytes, path: str, wrappers: frozenset[str] = frozenset()) -> bool:
+    """Cheap test on bytes before anything is taken apart: False only when no Triton function can be in the file.
+
+    Large files that only speak of Triton (server arguments, say) are most of what a history changes.
+    """
     if b"triton" not in data and "triton" not in path:
         return False
-    return b"jit" in data or b"def_kernel" in data or b"](" in data or b"triton_kernels" in data
+    if b"triton_kernels" in data and _LIBRARY.search(data):
+        return True
+    if any(name.rsplit(".", 1)[-1].encode() in data for name in wrappers):
+        return True
+    text = data.decode("latin-1")  # fast; other letters than those written are letters, too
+    return holds(text) or launches(text)
 
 
 @dataclass(frozen=True)
@@ -97,7 +109,7 @@ def read_source(data: bytes, path: str, wrappers: frozenset[str] = frozenset()) 
 
 def read(data: bytes, path: str, wrappers: frozenset[str] = frozenset(), before: Reading | None = None) -> Reading:
     """As `read_source`; `before` is another version of the same file, and what is equal is not read again."""
-    if not may_matter(data, path):
+    if not may_matter(data, path, wrappers):
         return Reading(EMPTY)
     text = decode(data)
     if isinstance(text, Unreadable):
