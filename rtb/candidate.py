@@ -149,6 +149,8 @@ def judge(pull: PullRequest, rules: RepoRules, context: Context, alive: Collecti
     landed = _by_landing(pull, context)
     if landed is not None:
         return drop(*landed)
+    if not changes:  # most of a history
+        return drop("no_triton_change", _what_instead(pull, changes))
     ours = tuple(item for item in changes if device_of(item.path, rules) is None)
     kind = _kind(ours)
     if kind is None:

@@ -234,7 +234,6 @@ def leaks(statement: str, gold: bytes, targets: Sequence[FunctionChange] = ()) -
     Compared without blanks; a line counts from 16 characters on when it looks like code. Signatures of targets are
     part of the question and are no leak.
     """
-    stated = {_squeezed(line): line.strip() for line in statement.splitlines()}
     whole = _squeezed(statement)
     asked = "".join(_squeezed(f"{item.name}{item.signature}") for item in targets)
     found = []
@@ -243,9 +242,7 @@ def leaks(statement: str, gold: bytes, targets: Sequence[FunctionChange] = ()) -
             continue
         text = line[1:].strip()
         key = _squeezed(text)
-        if len(key) < 16 or not _CODE.search(text) or key in asked:
-            continue
-        if key in stated or key in whole:
+        if len(key) >= 16 and key in whole and key not in asked and _CODE.search(text):
             found.append(text)
     return tuple(dict.fromkeys(found))
 

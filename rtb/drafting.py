@@ -1,7 +1,7 @@
 """Kept pull requests become drafts: what a draft needs is read at the commits themselves, by one process or a few.
 
-One search of a tree for the users of names costs as much as reading all of it, so pull requests are taken in groups
-that share one: a user is looked for in the tree that the last of a group left, and read at each one's own commit.
+One search of a tree for the users of names costs as much as reading all of it, so pull requests of one era share one:
+a user is looked for in the tree that the last of an era left, and read at each one's own commit.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -33,8 +33,9 @@ from rtb.repo_rules import RepoRules, is_source
 from rtb.syntax import seldom_collect
 from rtb.worker_processes import worker_processes
 
-_GROUP = 60  # pull requests that share a search for users
-_LAST_GROUP = 20  # of them at least: each group searches a whole tree
+_ERA = 100  # pull requests that share a search for users
+_GROUP = 25  # that a process gets at a time
+_LAST_GROUP = 8
 _ALONE = 40  # fewer are not worth the start of processes
 _MOST_USERS = 12  # files; more, and a name says nothing
 
@@ -80,12 +81,12 @@ class Drafter:
             return self._file(commit, path) is not None
         return bool(checkout.run_git(["ls-tree", commit, "--", path], repository=self._repository).stdout)
 
-    def finish(self, judgements: Sequence[Judgement], facts: Mapping[int, PullFacts]) -> list[Finished]:
-        """Look at the files of kept pull requests: drop each after all, or make its draft."""
+    def finish(
+        self, judgements: Sequence[Judgement], facts: Mapping[int, PullFacts], users: Mapping[str, set[str]]
+    ) -> list[Finished]:
+        """Look at the files of kept pull requests: drop each after all, or make its draft. `users`: of `users_of`."""
         self._messages = messages(self._repository, [item.pull.landed for item in judgements])
-        if judgements and not self._is_mirror:  # a blobless mirror would fetch every file
-            names = sorted({name for item in judgements for name in telling_names(item.targets)})
-            self._users = files_with(self._repository, judgements[-1].pull.landed, names, ("*.py",))
+        self._users = users
         proven = [self._prove(item) for item in judgements]
         if not self._is_mirror:
             self._diffs = self._ask_diffs([item for item, _ in proven if item.kept])
@@ -307,13 +308,34 @@ def _made(
     with ExitStack() as stack:
         if limit is not None or len(every) < _ALONE or count < 2 or is_mirror(repository):
             drafter = stack.enter_context(Drafter(repository, rules))
-            size = min(_GROUP, limit or _GROUP)
-            yield (item for group in _groups(every, size) for item in drafter.finish(group, facts))
+            size = min(_ERA, limit or _ERA)
+            yield (
+                item
+                for group in _groups(every, size)
+                for item in drafter.finish(group, facts, users_of(repository, group))
+            )
             return
-        context = worker_processes()
-        pool = stack.enter_context(ProcessPoolExecutor(count, context, _start, (repository, rules)))
-        waiting = [pool.submit(_finish, group, facts) for group in _shrinking(every, count)]
+        pool = stack.enter_context(ProcessPoolExecutor(count, worker_processes(), _start, (repository, rules)))
+        waiting: list[Future[list[Finished]]] = []
+        for era in _groups(every, _ERA):  # an era is searched while the processes are at work on the one before
+            users = users_of(repository, era)
+            last = era[-1] is every[-1]
+            groups = _shrinking(era, count) if last else _groups(era, _GROUP)
+            waiting += [pool.submit(_finish, group, facts, _of_group(users, group)) for group in groups]
         yield (item for future in waiting for item in future.result())
+
+
+def users_of(repository: Path, era: Sequence[Judgement]) -> dict[str, set[str]]:
+    """The files that hold the names of an era's targets, in the tree that its last one left."""
+    if not era or is_mirror(repository):  # a blobless mirror would fetch every file
+        return {}
+    names = sorted({name for item in era for name in telling_names(item.targets)})
+    return files_with(repository, era[-1].pull.landed, names, ("*.py",))
+
+
+def _of_group(users: Mapping[str, set[str]], group: Sequence[Judgement]) -> dict[str, set[str]]:
+    names = {name for item in group for name in telling_names(item.targets)}
+    return {name: users[name] for name in names if name in users}
 
 
 def _groups(every: Sequence[Judgement], size: int) -> list[Sequence[Judgement]]:
@@ -340,6 +362,8 @@ def _start(repository: Path, rules: RepoRules) -> None:
     _drafter = Drafter(repository, rules).__enter__()
 
 
-def _finish(group: Sequence[Judgement], facts: Mapping[int, PullFacts]) -> list[Finished]:
+def _finish(
+    group: Sequence[Judgement], facts: Mapping[int, PullFacts], users: Mapping[str, set[str]]
+) -> list[Finished]:
     assert _drafter is not None
-    return _drafter.finish(group, facts)
+    return _drafter.finish(group, facts, users)

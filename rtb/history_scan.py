@@ -334,11 +334,18 @@ def _save(home: Path, records: Sequence[Record]) -> None:
 
 
 def _plain(record: Record) -> dict[str, Any]:
-    plain = {key: value for key, value in asdict(record).items() if value not in ((), False, None)}
-    plain["landing"] = {key: value for key, value in plain["landing"].items() if value not in ((), False, None)}
-    for change in plain.get("changes", ()):
-        change["uses"] = sorted(change["uses"])
+    plain = _told(record)
+    plain["landing"] = _told(record.landing)
+    if record.landing.reverts:
+        plain["landing"]["reverts"] = [asdict(item) for item in record.landing.reverts]
+    if record.changes:
+        plain["changes"] = [{**asdict(item), "uses": sorted(item.uses)} for item in record.changes]
     return plain
+
+
+def _told(item: Record | Landing) -> dict[str, Any]:
+    """What there is to say, one level deep: `asdict` copies all of it, which takes seconds for a large history."""
+    return {key: value for key, value in vars(item).items() if value not in ((), False, None)}
 
 
 def _load(home: Path, repository: Path, newest: str) -> tuple[Record, ...]:
