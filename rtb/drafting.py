@@ -312,25 +312,26 @@ def _made(
             yield (
                 item
                 for group in _groups(every, size)
-                for item in drafter.finish(group, facts, users_of(repository, group))
+                for item in drafter.finish(group, facts, users_of(repository, group, rules))
             )
             return
         pool = stack.enter_context(ProcessPoolExecutor(count, worker_processes(), _start, (repository, rules)))
         waiting: list[Future[list[Finished]]] = []
         for era in _groups(every, _ERA):  # an era is searched while the processes are at work on the one before
-            users = users_of(repository, era)
+            users = users_of(repository, era, rules)
             last = era[-1] is every[-1]
             groups = _shrinking(era, count) if last else _groups(era, _GROUP)
             waiting += [pool.submit(_finish, group, facts, _of_group(users, group)) for group in groups]
         yield (item for future in waiting for item in future.result())
 
 
-def users_of(repository: Path, era: Sequence[Judgement]) -> dict[str, set[str]]:
-    """The files that hold the names of an era's targets, in the tree that its last one left."""
+def users_of(repository: Path, era: Sequence[Judgement], rules: RepoRules) -> dict[str, set[str]]:
+    """The source files that hold the names of an era's targets, in the tree that its last one left."""
     if not era or is_mirror(repository):  # a blobless mirror would fetch every file
         return {}
     names = sorted({name for item in era for name in telling_names(item.targets)})
-    return files_with(repository, era[-1].pull.landed, names, ("*.py",))
+    others = (f":(exclude,glob){pattern}" for pattern in rules.paths.not_source)
+    return files_with(repository, era[-1].pull.landed, names, ("*.py", *others))
 
 
 def _of_group(users: Mapping[str, set[str]], group: Sequence[Judgement]) -> dict[str, set[str]]:

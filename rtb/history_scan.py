@@ -36,7 +36,7 @@ from rtb.repo_rules import RepoRules, is_runnable, is_source, is_test
 from rtb.storage import cache_folder, write_atomic
 from rtb.syntax import seldom_collect
 from rtb.triton_source import EMPTY, Reading, TritonSource, read
-from rtb.worker_processes import worker_processes
+from rtb.worker_processes import begin_worker_processes, worker_processes
 
 INDEX_VERSION = 5
 _SPAN = 250  # commits a process gets at a time: enough for versions of one file to lie together
@@ -246,6 +246,8 @@ def _complete(
 
 def _fresh(repository: Path, newest: str, after: str | None, rules: RepoRules, workers: int) -> list[Record]:
     """New records, newest first."""
+    if after is None and workers > 1:  # a whole history, most likely long
+        begin_worker_processes()
     shas = line(repository, newest, after)
     setting = (repository, rules, boundary(repository), present_objects(repository))
     if len(shas) < 200 or workers < 2:  # not worth the start of processes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 
 
@@ -11,3 +12,9 @@ def worker_processes() -> ForkServerContext:
     context = ForkServerContext()
     context.set_forkserver_preload(["rtb.drafting"])
     return context
+
+
+def begin_worker_processes() -> None:
+    """Start that server now: it imports while something else is waited for."""
+    worker_processes()
+    forkserver.ensure_running()
