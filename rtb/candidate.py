@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from rtb.history_scan import Record
+from rtb.commit_record import Record
 from rtb.kernels import FunctionChange
 from rtb.landing import Landing, Reverts, title_key
 from rtb.repo_rules import RepoRules, device_of, is_runnable

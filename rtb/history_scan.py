@@ -8,67 +8,37 @@ Records of a history are kept in the user's cache, so that a later scan reads th
 
 from __future__ import annotations
 
-import json
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from rtb.commit_record import Record, load_records, save_records
 from rtb.history import (
     Blobs,
     Commit,
     FileChange,
     boundary,
     changes_between,
-    is_ancestor,
     line,
     present_objects,
     walk,
 )
-from rtb.kernels import Comparison, FunctionChange, compare_sources
-from rtb.landing import Landing, Reference, read_landing
+from rtb.kernels import FunctionChange, compare_sources
+from rtb.landing import read_landing
 from rtb.python_source import Unreadable
 from rtb.repo_rules import RepoRules, is_runnable, is_source, is_test
-from rtb.storage import cache_folder, write_atomic
+from rtb.storage import cache_folder
 from rtb.syntax import seldom_collect
 from rtb.triton_source import EMPTY, Reading, TritonSource, read
 from rtb.worker_processes import begin_worker_processes, worker_processes
 
-INDEX_VERSION = 5
 _SPAN = 250  # commits a process gets at a time: enough for versions of one file to lie together
 _KEPT_FILES = 400  # files of which a process keeps the last reading from one span to the next
 _SCANNED = tuple[tuple[tuple[FunctionChange, ...], tuple[str, ...], tuple[tuple[str, str], ...]] | None, ...]
-
-
-@dataclass(frozen=True)
-class Record:
-    """What the miner keeps of a commit.
-
-    `tests` are changed paths of the held-out part that still exist (kept only where a Triton function changed);
-    `came` and `went` are test files that pytest can run, added and deleted, of every commit.
-    """
-
-    sha: str
-    parents: tuple[str, ...]
-    committed_at: int
-    landing: Landing
-    files: int
-    tests: tuple[str, ...] = ()
-    came: tuple[str, ...] = ()
-    went: tuple[str, ...] = ()
-    changes: tuple[FunctionChange, ...] = ()
-    dialects: tuple[str, ...] = ()
-    skipped: tuple[tuple[str, str], ...] = ()
-    boundary: bool = False
-
-    @property
-    def comparison(self) -> Comparison:
-        """The changes, to be asked by kind."""
-        return Comparison(changes=self.changes, dialects=self.dialects)
 
 
 @dataclass(frozen=True)
@@ -216,14 +186,14 @@ def scan(
     Raises GitFailed when git ends early.
     """
     home = cache_folder("mined") / f"{rules.repo.replace('/', '__')}-{rules.digest}.jsonl"
-    known = _load(home, repository, newest) if cached else ()
+    known = load_records(home, repository, newest) if cached else ()
     after = known[-1].sha if known else None
     if fetch is not None:
         _complete(repository, newest, after, rules, fetch)
     fresh = tuple(reversed(_fresh(repository, newest, after, rules, workers or min(2, os.cpu_count() or 1))))
     records = (*known, *fresh)
     if cached and fresh:
-        _save(home, records)
+        save_records(home, records)
     return Scan(records, newest, len(fresh))
 
 
@@ -327,73 +297,6 @@ def _records(commits: list[Commit], scanned: _SCANNED, rules: RepoRules, ends: f
             skipped=(*skipped, *odd),
             boundary=commit.sha in ends,
         )
-
-
-def _save(home: Path, records: Sequence[Record]) -> None:
-    lines = [json.dumps({"version": INDEX_VERSION, "records": len(records)})]
-    lines += [json.dumps(_plain(item), separators=(",", ":")) for item in records]
-    write_atomic(home, ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
-
-
-def _plain(record: Record) -> dict[str, Any]:
-    plain = _told(record)
-    plain["landing"] = _told(record.landing)
-    if record.landing.reverts:
-        plain["landing"]["reverts"] = [asdict(item) for item in record.landing.reverts]
-    if record.changes:
-        plain["changes"] = [{**asdict(item), "uses": sorted(item.uses)} for item in record.changes]
-    return plain
-
-
-def _told(item: Record | Landing) -> dict[str, Any]:
-    """What there is to say, one level deep: `asdict` copies all of it, which takes seconds for a large history."""
-    return {key: value for key, value in vars(item).items() if value not in ((), False, None)}
-
-
-def _load(home: Path, repository: Path, newest: str) -> tuple[Record, ...]:
-    """Remembered records, when they are of a history that `newest` continues; else none."""
-    if not home.is_file():
-        return ()
-    with home.open(encoding="utf-8", errors="surrogateescape") as file:
-        try:
-            head = json.loads(next(file))
-            if head.get("version") != INDEX_VERSION:
-                return ()
-            records = tuple(_record(json.loads(line)) for line in file)
-        except (StopIteration, ValueError, KeyError, TypeError):
-            return ()  # cut or of an older form: scanned again
-    if len(records) != head.get("records") or not records:
-        return ()
-    shas = {item.sha: index for index, item in enumerate(records)}
-    if newest in shas:
-        return records[: shas[newest] + 1]
-    return records if is_ancestor(repository, records[-1].sha, newest) else ()
-
-
-def _record(plain: dict[str, Any]) -> Record:
-    landing = dict(plain["landing"])
-    landing.setdefault("number", None)
-    landing["reverts"] = tuple(Reference(**item) for item in landing.get("reverts", ()))
-    for key in ("originals", "original_commits"):
-        landing[key] = tuple(landing.get(key, ()))
-    changes = tuple(
-        FunctionChange(**{**item, "also": tuple(item["also"]), "uses": frozenset(item["uses"])})
-        for item in plain.get("changes", ())
-    )
-    return Record(
-        sha=plain["sha"],
-        parents=tuple(plain.get("parents", ())),
-        committed_at=plain["committed_at"],
-        landing=Landing(**landing),
-        files=plain.get("files", 0),
-        tests=tuple(plain.get("tests", ())),
-        came=tuple(plain.get("came", ())),
-        went=tuple(plain.get("went", ())),
-        changes=changes,
-        dialects=tuple(plain.get("dialects", ())),
-        skipped=tuple((path, reason) for path, reason in plain.get("skipped", ())),
-        boundary=plain.get("boundary", False),
-    )
 
 
 def net_changes(

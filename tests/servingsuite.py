@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rtb import checkout
 from rtb.suite import LoadedSuite, load_suite
-from tests import gitrepo
+from tests import gitrepo, pocketsuite
+from tests.variables import variables
 
 NAME = "rtb__serving-1"
 QUESTIONS = 48
@@ -88,6 +91,18 @@ def test_doubles(x):
 def _source(factor: int) -> bytes:
     row = f"Row([{factor} * x, {factor} * x])"
     return f"from pkg.row import Row\n\n\ndef f(x):\n    return {row}\n".encode()
+
+
+@contextmanager
+def found(root: Path) -> Iterator[None]:
+    """While it lasts, rtb finds the suite that `make` puts under `root` by name, also in processes of ours."""
+    wanted = {
+        "RTB_TASKS": str(root / "tasks"),
+        "RTB_CACHE": str(root / "cache"),
+        "RTB_DOCKERFILES": str(pocketsuite.dockerfiles(root)),
+    }
+    with variables(wanted):
+        yield
 
 
 def make(root: Path, *, blind: bool = False, kernel: bool = False) -> LoadedSuite:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from rtb.candidate import Judgement, judge_all
+from rtb.commit_record import Record
 from rtb.history import resolve
-from rtb.history_scan import Record, scan
+from rtb.history_scan import scan
 from rtb.mining import Wish, mine
 from rtb.repo_rules import load_rules
 

@@ -23,7 +23,6 @@ from rtb.suite import LoadedSuite
 from rtb.task import STAGES, TestIds
 from tests import pocketsuite, servingsuite
 from tests.sides import both, opener, serve, task
-from tests.variables import variables
 
 NAME = servingsuite.NAME
 DOUBLES = tuple(f"tests/test_double.py::test_doubles[{x}]" for x in (1, 3))
@@ -33,12 +32,7 @@ IDS = TestIds(instance_id=NAME, fail_to_pass=DOUBLES, pass_to_pass=(), gold_runs
 @pytest.fixture
 def suite(tmp_path: Path) -> Iterator[LoadedSuite]:
     """The serving suite, found by name, also by processes."""
-    wanted = {
-        "RTB_TASKS": str(tmp_path / "tasks"),
-        "RTB_CACHE": str(tmp_path / "cache"),
-        "RTB_DOCKERFILES": str(pocketsuite.dockerfiles(tmp_path)),
-    }
-    with variables(wanted):
+    with servingsuite.found(tmp_path):
         made = servingsuite.make(tmp_path)
         write_model(made.entries[0].folder.tests_json, IDS)
         yield made

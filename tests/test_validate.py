@@ -17,8 +17,7 @@ from rtb.errors import ExpectedError
 from rtb.storage import write_model
 from rtb.suite import LoadedSuite, load_suite
 from rtb.task import StageName, TestIds
-from tests import pocketsuite, servingsuite
-from tests.variables import variables
+from tests import servingsuite
 
 # Three pairs and wide bounds: a busy loop is far outside of them, and no busy machine makes gold fail.
 WIDE = Schedule((3,), 0.005)
@@ -28,12 +27,7 @@ Make = Callable[..., LoadedSuite]
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     """Makes the serving suite, found by name."""
-    wanted = {
-        "RTB_TASKS": str(tmp_path / "tasks"),
-        "RTB_CACHE": str(tmp_path / "cache"),
-        "RTB_DOCKERFILES": str(pocketsuite.dockerfiles(tmp_path)),
-    }
-    with variables(wanted):
+    with servingsuite.found(tmp_path):
         yield lambda **how: servingsuite.make(tmp_path, **how)
 
 
