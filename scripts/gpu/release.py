@@ -53,6 +53,7 @@ SELECTED = {
     "vllm-project__vllm-37225": "1024-8",
     "vllm-project__vllm-42739": "noncontiguous or (1024-8 and only)",
 }
+PINNED = ("base_commit", "merge_commit", "patches")  # what only the made repository tells
 # The folder to lay is named when the tree is made: it is not of the task.
 OVERLAY = "RTB_RELEASE_OVERLAY"
 
@@ -91,8 +92,19 @@ def fetch_wheels(folder: Path, exclude_newer: str | None) -> int:
     return subprocess.run([*download, "--abi", "none", "-r", str(found)], check=False).returncode
 
 
+def wheel_in(folder: Path) -> Path:
+    """The release's wheel among the others."""
+    name, _, version = RELEASE.partition("==")
+    found = sorted(folder.glob(f"{name}-{version}-*.whl"))
+    if len(found) != 1:
+        raise SystemExit(
+            f"{folder} must hold one wheel of {RELEASE}, it holds {len(found)}: fetch it with scripts/gpu_vllm wheels"
+        )
+    return found[0]
+
+
 def write_bundle(wheel: Path, clone: Path, out: Path, first: str) -> None:
-    """What each task needs beside the wheel: files of base and gold that differ from it, tests, its pinned facts."""
+    """What each task needs beside the wheel: files of base and gold that differ from it, tests, its patches."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made) / "bundle"
         with zipfile.ZipFile(wheel) as release:
@@ -109,7 +121,9 @@ def write_bundle(wheel: Path, clone: Path, out: Path, first: str) -> None:
         words = ["tasks", "hydrate", "--suite", "vllm-gpu", "--clone", str(Path(made) / "repository"), "--pin"]
         subprocess.run([sys.executable, "-m", "rtb.cli", *words], env=env, cwd=ROOT, check=True)
         for name in names(first):
-            shutil.copy(suite / name / "task.json", folder / name / "task.json")
+            task = json.loads((suite / name / "task.json").read_text())
+            pinned = {key: task[key] for key in PINNED}
+            (folder / name / "pinned.json").write_text(json.dumps(pinned, indent=1) + "\n")
         with tarfile.open(out, "w:gz") as packed:
             packed.add(folder, ".")
     print(f"{out}: {out.stat().st_size // 1024} KiB")
@@ -222,7 +236,8 @@ def git(repository: Path, *words: str) -> str:
 
 
 def make_suite(bundle: Path, commits: dict[str, tuple[str, str]], out: Path, first: str) -> None:
-    """The suite's tasks with commits of the made repository; with what the bundle has pinned, when it has."""
+    """The suite's tasks with commits of the made repository, and with the patches that the bundle has pinned, when it
+    has. All else (workloads, thresholds, commands) is the suite's of now, however old the bundle is."""
     out.mkdir(parents=True)
     shutil.copy(SUITE / "suite.json", out / "suite.json")
     shutil.copytree(ROOT / "tasks" / "demo" / "questions", out / "questions")
@@ -231,8 +246,10 @@ def make_suite(bundle: Path, commits: dict[str, tuple[str, str]], out: Path, fir
         for path in ("problem_statement.md", "tests.json"):
             if (SUITE / name / path).is_file():  # test ids are there once `validate` has found them
                 shutil.copy(SUITE / name / path, out / name / path)
-        pinned = bundle / name / "task.json"
-        facts = json.loads(pinned.read_text()) if pinned.is_file() else derived(name, bundle, commits[name])
+        facts = derived(name, bundle, commits[name])
+        pinned = bundle / name / "pinned.json"
+        if pinned.is_file():
+            facts |= json.loads(pinned.read_text())
         if (facts["base_commit"], facts["merge_commit"]) != commits[name]:
             raise SystemExit(f"{name}: this wheel does not give the bundle's commits; make the bundle anew")
         (out / name / "task.json").write_text(json.dumps(facts, indent=2) + "\n")
