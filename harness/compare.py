@@ -38,7 +38,7 @@ class Member:
     @property
     def rows(self) -> list[TaskRows]:
         """What the paper's tables need of each task."""
-        return [task_rows(verdict, unit="unit" in self.record.stages) for verdict in self.verdicts.values()]
+        return [task_rows(verdict, unit=self.record.has_unit) for verdict in self.verdicts.values()]
 
 
 @dataclass(frozen=True)

@@ -302,7 +302,7 @@ def write_reports(run: Run, record: RunRecord) -> Report:
 
     def verdicts() -> Iterator[Verdict]:
         for verdict in stored_verdicts(run, record):
-            rows.append(task_rows(verdict, unit="unit" in record.stages))
+            rows.append(task_rows(verdict, unit=record.has_unit))
             yield verdict
 
     report = build_report(record, verdicts())

@@ -32,7 +32,7 @@ def build_report(record: RunRecord, verdicts: Iterable[Verdict]) -> Report:
     rows: list[Row] = []
     by_outcome: dict[Outcome, list[str]] = {outcome: [] for outcome in OUTCOMES}
     for verdict in verdicts:
-        row = row_of(verdict, unit="unit" in record.stages)
+        row = row_of(verdict, unit=record.has_unit)
         # An attempt that a fault ended says nothing about the tests it would have passed.
         rows.append(replace(row, utp=None) if verdict.instance_id in record.unfinished else row)
         by_outcome[verdict.outcome].append(verdict.instance_id)
@@ -152,7 +152,7 @@ TASK_COLUMNS = ("task", "category", "outcome", "unit", "patch applied", "seconds
 
 def numbers_of(record: RunRecord, verdicts: Iterable[Verdict]) -> Numbers:
     """The run under both profiles. Takes verdicts one at a time and keeps a few numbers of each."""
-    return paper_tables.numbers([task_rows(verdict, unit="unit" in record.stages) for verdict in verdicts])
+    return paper_tables.numbers([task_rows(verdict, unit=record.has_unit) for verdict in verdicts])
 
 
 def paper_markdown(record: RunRecord, found: Numbers) -> list[str]:

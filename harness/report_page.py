@@ -91,7 +91,7 @@ def _block(run: Run, record: RunRecord, limit: int, agents: AgentFacts) -> Block
     return Block(
         tuple(agents),
         tuple(task_row(item) for item in verdicts),
-        tuple(task_rows(item, unit="unit" in record.stages) for item in verdicts),
+        tuple(task_rows(item, unit=record.has_unit) for item in verdicts),
         base64.b64encode(data).decode(),
     )
 

@@ -64,6 +64,11 @@ class RunRecord(Frozen):
     def instance_ids(self) -> tuple[str, ...]:
         return tuple(self.categories)
 
+    @property
+    def has_unit(self) -> bool:
+        """Whether unit is a stage of the run: without it nothing is said about tests."""
+        return "unit" in self.stages
+
 
 class TwinPlan(Frozen):
     """What of a prediction was made wrong for its sabotage twin, as path::name, and what could not be, and why."""

@@ -14,6 +14,7 @@ import pytest
 from rtb.archive import pack_context
 from rtb.container import Engine, connect
 from rtb.errors import EngineUnreachable
+from rtb.git_objects import GitObjects, borrow_objects
 from rtb.run import Run
 from tests import storedrun
 from tests.browser import Browser, browser_problem, open_browser
@@ -71,6 +72,13 @@ def engine() -> Iterator[Engine]:
     """A connection to the engine. Tests that use it are marked docker."""
     with connect() as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def objects() -> Iterator[GitObjects]:
+    """A store of git objects of its own, for the trees of one test file."""
+    with borrow_objects(None) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")
