@@ -23,7 +23,7 @@ from rtb.repo_rules import RepoRules
 from rtb.storage import cache_folder, write_atomic
 from rtb.task import Task
 
-FORM = 2  # counts up when drafts of the same judgement come out otherwise
+FORM = 3  # counts up when drafts of the same judgement come out otherwise
 
 
 @dataclass(frozen=True)

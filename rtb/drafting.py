@@ -20,11 +20,12 @@ from rtb.candidate import GENERIC, Judgement, PullRequest, core
 from rtb.category import decide
 from rtb.changed_tests import ChangedTests, compare_tests, is_test_file
 from rtb.context_names import context_of_targets, telling_names
-from rtb.draft import Material, Patch, clean_body, draft_task, leaks, problem_statement
+from rtb.draft import Material, Patch, begins_to_launch, clean_body, draft_task, leaks, problem_statement
 from rtb.draft_store import Draft, DraftStore, Finished
 from rtb.environment_guess import guess
 from rtb.history import Blobs, files_with, messages, present_objects
 from rtb.history_scan import Scanner, net_changes
+from rtb.kernels import FunctionChange
 from rtb.landed_diff import LandedDiff, landed_diffs
 from rtb.mirror import is_mirror, prefetch
 from rtb.pull_request import PullFacts
@@ -105,6 +106,7 @@ class Drafter:
             judgement = self._net(judgement)
         if self._is_mirror:  # git fetches all blobs of a diff at once, and the reader below none
             self._diffs.update(self._ask_diffs([judgement]))
+        judgement = replace(judgement, targets=tuple(self._settled(item, pull.base) for item in judgement.targets))
         tests = self._tests(judgement, pull.base, pull.landed)
         if judgement.kind != "config" and not tests:
             detail = self._test_failure(judgement, pull.base, pull.landed)
@@ -157,6 +159,13 @@ class Drafter:
         }
         targets = [kept[key] for item in judgement.targets if (key := (item.path, item.name, item.index)) in kept]
         return replace(judgement, targets=tuple(dict.fromkeys(targets)) or judgement.targets)
+
+    def _settled(self, change: FunctionChange, base: str) -> FunctionChange:
+        """A launcher that stood there and launched nothing is changed, whatever its parameters were."""
+        if change.label != "added" or change.is_kernel:
+            return change
+        begins = begins_to_launch(change, self._file(base, change.path))
+        return replace(change, label="body", also=("signature",)) if begins else change
 
     def _tests(self, judgement: Judgement, base: str, landed: str) -> tuple[ChangedTests, ...]:
         """The test files that can judge the change."""
