@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from rtb.fingerprint import FunctionNode, meaning_of, of_node
 from rtb.python_source import Unreadable, decode, parse, parts
@@ -65,7 +65,7 @@ def _read_parts(some: Iterable[str], text: str) -> _TestFile | Unreadable:
         tree = parse(part)
         if isinstance(tree, Unreadable):
             return _read(text)
-        _collect(tree.body, "", found)
+        _collect(tree.body, found)
     return found
 
 
@@ -90,43 +90,45 @@ def _read(text: str) -> _TestFile | Unreadable:
     if isinstance(tree, Unreadable):
         return tree
     found = _TestFile({}, [])
-    _collect(tree.body, "", found)
+    _collect(tree.body, found)
     return found
 
 
-def _tests(tree: ast.Module) -> tuple[str, ...]:
-    """The names of a file's test functions, as `_collect` finds them."""
-    found: dict[str, None] = {}
-
-    def seek(body: list[ast.stmt], prefix: str) -> None:
-        for node in body:
-            if isinstance(node, FunctionNode):
-                if node.name.startswith("test"):
-                    found[f"{prefix}{node.name}"] = None
-            elif isinstance(node, ast.ClassDef):
-                seek(node.body, f"{prefix}{node.name}.")
-            elif isinstance(node, ast.If | ast.Try | ast.With):
-                seek([item for item in ast.iter_child_nodes(node) if isinstance(item, ast.stmt)], prefix)
-
-    seek(tree.body, "")
-    return tuple(found)
-
-
-def _collect(body: list[ast.stmt], prefix: str, found: _TestFile) -> None:
+def _statements(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.stmt]]:
+    """Statements of a file, with those of classes and conditions behind theirs; each with its class as `Name.`"""
     for node in body:
+        yield prefix, node
+        if isinstance(node, ast.ClassDef):
+            yield from _statements(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            yield from _statements(
+                (item for item in ast.iter_child_nodes(node) if isinstance(item, ast.stmt)), prefix
+            )
+
+
+def _is_test(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return isinstance(node, FunctionNode) and node.name.startswith("test")
+
+
+def _tests(tree: ast.Module) -> tuple[str, ...]:
+    """The names of a file's test functions."""
+    return tuple(dict.fromkeys(f"{prefix}{node.name}" for prefix, node in _statements(tree.body) if _is_test(node)))
+
+
+def _collect(body: Iterable[ast.stmt], found: _TestFile) -> None:
+    """What tests say, and what else of a file has a say."""
+    for prefix, node in _statements(body):
         if isinstance(node, FunctionNode):
             digest = meaning_of(node) + "".join(of_node(item) for item in node.decorator_list if not _is_gate(item))
-            if node.name.startswith("test"):
+            if _is_test(node):
                 found.tests[f"{prefix}{node.name}"] = digest
             else:
                 found.rest.append(digest)
         elif isinstance(node, ast.ClassDef):
             found.rest += [of_node(item) for item in (*node.bases, *node.decorator_list) if not _is_gate(item)]
-            _collect(node.body, f"{prefix}{node.name}.", found)
-        elif isinstance(node, ast.If | ast.Try | ast.With):
-            found.rest += [of_node(node.test)] if isinstance(node, ast.If) else []
-            _collect([item for item in ast.iter_child_nodes(node) if isinstance(item, ast.stmt)], prefix, found)
-        elif not isinstance(node, ast.Import | ast.ImportFrom | ast.Pass) and not _is_text(node):
+        elif isinstance(node, ast.If):
+            found.rest.append(of_node(node.test))
+        elif not isinstance(node, ast.Try | ast.With | ast.Import | ast.ImportFrom | ast.Pass) and not _is_text(node):
             found.rest.append(of_node(node))
 
 
