@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -14,8 +17,10 @@ from typing import Any
 from harness.submission_check import Checker
 from rtb import submit_command
 from rtb.manifest import seal
-from rtb.submission import SubmissionFolder
+from rtb.submission import Checked, SubmissionFolder
 
+ROOT = Path(__file__).resolve().parent.parent
+TASK = "rtb__tinyserve-11"
 EXAMPLES = Path(__file__).resolve().parent / "data" / "submissions"
 
 
@@ -86,3 +91,27 @@ def suites_at(root: Path) -> Path:
         (home / "task.json").write_text(json.dumps(record["task"]))
         (home / "tests.json").write_text(json.dumps(record["tests"]))
     return root
+
+
+def rtb(*arguments: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rtb.cli", *arguments]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "RTB_TASKS": str(example_suites()), **env}
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=cwd,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def said(found: Checked) -> str:
+    return "\n".join(f"{fault.place}: {fault.kind}: {fault.message}" for fault in found.faults)
+
+
+def count(document: Any) -> None:
+    document["outcomes"]["resolved"] += 1
+    document["outcomes"]["unresolved"] -= 1

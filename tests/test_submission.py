@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,35 +15,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from rtb import manifest, metadata_draft, packing, signature, submit_command
-from rtb.errors import ExpectedError, InvalidFile
+from rtb import manifest, signature, submit_command
+from rtb.errors import ExpectedError
 from rtb.manifest import seal
-from rtb.run import Run
-from rtb.submission import Checked, Metadata, SubmissionFolder
+from rtb.submission import SubmissionFolder
 from tests.cases import case_folder
-from tests.examples import EXAMPLES, as_model, checker, copy_of, edit, example_suites
-
-ROOT = Path(__file__).resolve().parent.parent
-TASK = "rtb__tinyserve-11"
-
-
-def rtb(*arguments: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rtb.cli", *arguments]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "RTB_TASKS": str(example_suites()), **env}
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=cwd,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-    )
-
-
-def said(found: Checked) -> str:
-    return "\n".join(f"{fault.place}: {fault.kind}: {fault.message}" for fault in found.faults)
+from tests.examples import ROOT, TASK, as_model, checker, copy_of, count, edit, rtb, said
 
 
 @pytest.mark.parametrize("name", [path.name for path in sorted((ROOT / "examples/leaderboard").iterdir())])
@@ -58,7 +33,7 @@ def test_the_shipped_examples_hold(name: str) -> None:
     assert found.report.outcomes["resolved"] == {"gold": 11, "base": 0, "example": 1, "agent": 7}[name]
 
 
-def test_every_single_byte_counts(tmp_path: Path) -> None:
+def test_every_single_bytecounts(tmp_path: Path) -> None:
     folder = copy_of("example", tmp_path / "s")
     assert not manifest.compare(folder)
     for name, path in folder.sealed_files():
@@ -75,11 +50,6 @@ def test_every_single_byte_counts(tmp_path: Path) -> None:
 
 def _json(file: str, change: Callable[[Any], None]) -> Callable[[SubmissionFolder], None]:
     return lambda folder: edit(folder.path / file, change)
-
-
-def _count(document: Any) -> None:
-    document["outcomes"]["resolved"] += 1
-    document["outcomes"]["unresolved"] -= 1
 
 
 def _claim(document: Any) -> None:
@@ -102,7 +72,7 @@ def _failing(folder: SubmissionFolder) -> str:
 def _forged_verdict(folder: SubmissionFolder) -> None:
     name = _failing(folder)
     edit(folder.run.task(name).verdict, _resolved)
-    edit(folder.report, _count)
+    edit(folder.report, count)
 
 
 def _forged_junit(folder: SubmissionFolder) -> None:
@@ -163,7 +133,7 @@ def _another_patch(folder: SubmissionFolder) -> None:
 @pytest.mark.parametrize(
     ("spoil", "kind", "file", "words"),
     [
-        (_json("report.json", _count), "report", "report.json", "says 2 resolved; the raw files give 1"),
+        (_json("report.json", count), "report", "report.json", "says 2 resolved; the raw files give 1"),
         (_json("report.json", _claim), "report", "report.json", "metrics"),
         (_forged_verdict, "verdict", "verdict.json", "says resolved; the raw files give unresolved"),
         (_forged_junit, "verdict", "verdict.json", "the raw files give tampered"),
@@ -216,7 +186,7 @@ def test_whatever_is_wrong_is_refused_with_its_file_although_it_was_sealed_again
 
 def test_a_check_does_not_stop_at_the_first_fault(tmp_path: Path) -> None:
     folder = copy_of("example", tmp_path / "s")
-    edit(folder.report, _count)
+    edit(folder.report, count)
     (folder.run.task(TASK).path / "unit" / "console.log").unlink()
     edit(folder.metadata, lambda document: document["attempts"].update(count=3))
     found = checker().check(folder.path)
@@ -248,7 +218,7 @@ def test_the_public_case_is_refused_with_all_its_faults() -> None:
 def test_the_same_faults_in_our_own_layout(tmp_path: Path) -> None:
     folder = as_model(copy_of("example", tmp_path / "s"), "some/model")
     assert checker().check(folder.path).accepted
-    edit(folder.report, _count)
+    edit(folder.report, count)
     shutil.rmtree(folder.run.task(TASK).path / "unit")
     (folder.trajectories / TASK / "notes.txt").write_text("{}")
     shutil.rmtree(folder.trajectories / "rtb__tinyserve-15")
@@ -334,121 +304,3 @@ def test_keys_of_ssh_keygen_are_taken(tmp_path: Path) -> None:
         ["ssh-keygen", "-l", "-f", str(tmp_path / "key.pub")], capture_output=True, text=True, check=True, timeout=60
     )
     assert mark in shown.stdout
-
-
-@pytest.fixture
-def stored_run(tmp_path: Path) -> Run:
-    """A finished run, as `rtb evaluate` leaves it."""
-    example = SubmissionFolder(EXAMPLES / "example")
-    run = Run(tmp_path / "runs" / "r")
-    shutil.copytree(example.run.path, run.path)
-    shutil.copyfile(example.report, run.report_json)
-    shutil.copyfile(example.predictions, run.predictions)
-    return run
-
-
-def _metadata(run: Run) -> Metadata:
-    answers = {"scaffold": {"name": "none"}, "contact": "a@b.example", "example": True}
-    document = metadata_draft.draft(run)
-    document["model"]["open_weights"] = False
-    return metadata_draft.parse({**document, **answers}, "test")
-
-
-def test_a_packed_run_passes_the_check_and_packing_again_gives_the_same(stored_run: Run, tmp_path: Path) -> None:
-    first = packing.pack(stored_run, tmp_path / "one", _metadata(stored_run))
-    assert checker().check(first.path).accepted
-    before = first.manifest.read_bytes()
-    again = packing.pack(stored_run, tmp_path / "one", _metadata(stored_run))
-    assert again.manifest.read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "runs"], "nothing temporary is left"
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("x")
-    with pytest.raises(ExpectedError, match="no earlier submission"):
-        packing.pack(stored_run, tmp_path / "mine", _metadata(stored_run))
-    assert (tmp_path / "mine" / "thesis.txt").exists()
-
-
-SECRETS = {
-    "an OpenAI-style API key": "sk-" + "proj-" + "Ab1" * 12,
-    "a GitHub token": "ghp" + "_" + "Ab1" * 12,
-    "a Hugging Face token": "hf" + "_" + "AbC" * 12,
-    "an AWS access key": "AKIA" + "ABCDEFGHIJKLMNOP",
-    "a private key": "-----BEGIN " + "OPENSSH PRIVATE KEY-----",
-    "a Google API key": "AIza" + "a" * 35,
-    "a Slack token": "xoxb" + "-123456789012-abc",
-    "a password in an address": "https://" + "me:hunter22" + "@example.org/x.git",
-    "an Authorization header": "Authori" + "zation: Bearer " + "abc123def456ghi789",
-    "a value named like a key": "MY_API_" + "KEY=" + "aB3" * 10,
-}
-
-
-@pytest.mark.parametrize("label", SECRETS)
-def test_secrets_are_refused_with_file_and_line_and_never_shown(label: str, stored_run: Run, tmp_path: Path) -> None:
-    home = tmp_path / "t" / TASK / "attempt-1"
-    home.mkdir(parents=True)
-    text = json.dumps({"messages": [{"content": f"export X\n{SECRETS[label]}"}]}, indent=1)
-    (home / "trajectory.traj.json").write_text(text)
-    line = text[: text.index(SECRETS[label][:12])].count("\n") + 1
-    with pytest.raises(packing.SecretsFound) as refused:
-        packing.pack(stored_run, tmp_path / "out", _metadata(stored_run), trajectories=tmp_path / "t")
-    assert f"trajectories/{TASK}/attempt-1/trajectory.traj.json:{line}: looks like {label}" in str(refused.value)
-    assert SECRETS[label] not in str(refused.value)
-    assert not (tmp_path / "out").exists()
-    told = _metadata(stored_run).model_copy(
-        update={"harmless": (f"trajectories/{TASK}/attempt-1/trajectory.traj.json:{line}",)}
-    )
-    packing.pack(stored_run, tmp_path / "out", told, trajectories=tmp_path / "t")
-
-
-def test_the_values_of_this_environments_keys_are_secrets_too(stored_run: Run, tmp_path: Path) -> None:
-    with pytest.raises(packing.SecretsFound, match=r"console.log:1: looks like the value of a key in this env"):
-        (stored_run.task(TASK).path / "unit" / "console.log").write_text("correct horse battery\n")
-        packing.pack(stored_run, tmp_path / "o", _metadata(stored_run), own_secrets=("correct horse battery",))
-
-
-def test_answers_that_do_not_fit_are_asked_for_again(stored_run: Run) -> None:
-    document = metadata_draft.draft(stored_run)
-    answers = iter(
-        ("My model", "", "perhaps", "no", "soon", "2026-01-31", "", "mini", "2", "3", "best", "first", "-1", "12.5",
-         "", "ftp://x https://x.example/y", "https://x.example/y", "", "me@x.example")
-    )  # fmt: skip
-    complaints: list[str] = []
-    found = metadata_draft.ask_for(document, lambda *_: next(answers), complaints.append)
-    assert (found.model.name, found.model.open_weights, str(found.model.released)) == (
-        "My model",
-        False,
-        "2026-01-31",
-    )
-    assert (found.scaffold.name, found.cost.total_usd, found.contact) == ("mini", 12.5, "me@x.example")
-    assert found.links == ("https://x.example/y",)
-    assert len(complaints) >= 5
-
-
-def test_a_metadata_file_with_faults_names_each_field(stored_run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "m.json"
-    path.write_text('{"model": {"name": "x\\u0007"}, "contact": "", "colour": "red"}')
-    with pytest.raises(InvalidFile) as refused:
-        metadata_draft.read_metadata(path, metadata_draft.draft(stored_run))
-    for field in ("model.name", "model.open_weights", "contact", "colour", "scaffold.name"):
-        assert f"field {field}" in str(refused.value)
-
-
-def test_the_command_line_submits_and_says_what_is_missing(stored_run: Run, tmp_path: Path) -> None:
-    run = str(stored_run.path)
-    silent = rtb("submit", run, "--out", str(tmp_path / "s"))
-    assert silent.returncode == 1 and "--metadata" in silent.stderr and "contact" in silent.stderr
-    draft = json.loads(rtb("submit", run, "--draft").stdout)
-    assert draft["hardware"]["sandbox"] == "docker" and draft["contact"] is None
-    given = tmp_path / "m.json"
-    answers = {"model": {"open_weights": True}, "scaffold": {"name": "x"}, "contact": "c", "example": True}
-    given.write_text(json.dumps(answers))
-    done = rtb("submit", run, "--out", str(tmp_path / "s"), "--metadata", str(given), "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["accepted"] is True
-    edit(stored_run.report_json, _count)
-    wrong = rtb("submit", run, "--out", str(tmp_path / "s"), "--metadata", str(given))
-    assert wrong.returncode == 1 and "report.json: report: says 2 resolved" in wrong.stderr
-    no_token = rtb(
-        "submit", run, "--repo", "a/b", "--metadata", str(given), cwd=tmp_path, GITHUB_TOKEN="", GH_TOKEN=""
-    )
-    assert no_token.returncode == 1
