@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -18,11 +17,11 @@ from typing import Any
 import docker
 import pytest
 
-from rtb import environment, host_pip, image
+from rtb import environment
 from rtb.checkout import run_git
 from rtb.container import NotThere
 from rtb.environment import Kind, Prepared
-from rtb.errors import BuildFailed, ExpectedError, LeakFound, MachineError, OutOfSpace, SandboxGone
+from rtb.errors import BuildFailed, ExpectedError, LeakFound, SandboxGone
 from rtb.leaks import find_leaks
 from rtb.owner import owner_id
 from rtb.recipe import Recipe, dockerfiles_root, read_recipe
@@ -30,6 +29,7 @@ from rtb.suite import TaskEntry, load_suite
 from rtb.task import Environment
 from tests import gitrepo
 from tests.cases import case_folder
+from tests.wheels import make_wheel
 
 KINDS = [pytest.param("local"), pytest.param("docker", marks=pytest.mark.docker)]
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,20 +53,6 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     return tmp_path
-
-
-def make_wheel(folder: Path, name: str, code: str) -> Path:
-    """A wheel of one module, version 1.0."""
-    path = folder / f"{name}-1.0-py3-none-any.whl"
-    info = f"{name}-1.0.dist-info"
-    with zipfile.ZipFile(path, "w") as wheel:
-        wheel.writestr(f"{name}.py", code)
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
-    return path
 
 
 @pytest.fixture
@@ -248,29 +234,6 @@ def test_one_failure_marks_the_layer(make_entry: Callable[..., TaskEntry], house
 # Leaks
 
 
-def test_case_of_a_clone_that_was_reset(tmp_path: Path) -> None:
-    folder = case_folder("86-future-commits-in-image")
-    work = tmp_path / "case"
-    work.mkdir()
-    setup = (folder / "setup.sh").read_text()
-    subprocess.run(["sh", "-c", setup], cwd=work, check=True, timeout=60, env={**os.environ, "HOME": str(tmp_path)})
-    base = (work / "BASE").read_text().strip()
-    tree = work / "testbed"
-    found = "\n".join(find_leaks(tree, base))
-    for trace in ("refs/tags/v2", "ORIG_HEAD", "reflog", "other commits", "objects are not"):
-        assert trace in found
-    run_git(["tag", "-d", "v2"], repository=tree)
-    run_git(["for-each-ref", "--format=delete %(refname)", "refs/remotes"], repository=tree)
-    for name in ("ORIG_HEAD", "packed-refs"):
-        (tree / ".git" / name).unlink(missing_ok=True)
-    shutil.rmtree(tree / ".git" / "logs")
-    shutil.rmtree(tree / ".git" / "refs" / "remotes", ignore_errors=True)
-    run_git(["gc", "-q"], repository=tree)
-    assert [leak for leak in find_leaks(tree, base) if "objects are not" in leak]  # the verified trap of the case
-    run_git(["gc", "-q", "--prune=now"], repository=tree)
-    assert find_leaks(tree, base) == []
-
-
 def _add_alternate(tree: Path, origin: Path) -> None:
     (tree / ".git" / "objects" / "info").mkdir(exist_ok=True)
     (tree / ".git" / "objects" / "info" / "alternates").write_text(f"{origin}/.git/objects\n")
@@ -343,72 +306,7 @@ def test_base_image_that_cannot_be_had(make_entry: Callable[..., TaskEntry]) -> 
         environment.prepare(entry, "docker")
 
 
-def test_registry_answers() -> None:
-    folder = case_folder("92-pull-answers")
-    scenario = {item["image"]: item for item in json.loads((folder / "scenario.json").read_text())}
-    waits: list[float] = []
-
-    def fetcher(answers: list[Any]) -> Callable[[str], None]:
-        left = list(answers)
-
-        def fetch(_name: str) -> None:
-            answer = left.pop(0)
-            if answer != 200:
-                raise MachineError(f"pulling: the engine answers: {answer}")
-
-        return fetch
-
-    for name in ("r/a:latest", "r/c:latest"):
-        image.pull(fetcher(scenario[name]["answers"]), name, lambda _: None, waits.append)
-    assert len(waits) == 2  # r/a was asked three times, r/c once
-    for name, words in (("r/b:latest", "no such tag"), ("r/d:latest", "docker login")):
-        with pytest.raises(NotThere, match=words):
-            image.pull(fetcher(scenario[name]["answers"]), name, lambda _: None, waits.append)
-    assert len(waits) == 2  # nothing to wait for
-    wrong = scenario["r/c:latest"]
-    assert not image.same_architecture(wrong["wanted"], wrong["arch"])
-    assert image.same_architecture("x86_64", "amd64")
-    with pytest.raises(BuildFailed, match="still says"):
-        image.pull(fetcher([429] * 9), "r/e:latest", lambda _: None, waits.append)
-
-
-def test_full_disk_in_a_build_log() -> None:
-    log = case_folder("93-disk-full-while-building") / "build.log"
-    problem = image.build_problem("rtb/task:1", log.read_text(), log, "1.2 GB free in /x")
-    assert isinstance(problem, OutOfSpace)
-    for words in ("Step 4/7 : RUN pip install -e .", "1.2 GB free", "docker image prune", "no further build"):
-        assert words in str(problem)
-
-
 # The host's settings
-
-
-def test_host_settings_reach_a_build_and_secrets_do_not_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    bundle = tmp_path / "bundle.pem"
-    bundle.write_bytes(b"certificates")
-    monkeypatch.setenv("PIP_CERT", str(bundle))
-    monkeypatch.setenv("PIP_INDEX_URL", "https://me:word@index.example.invalid/simple")
-    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "file:///a/folder https://more.example.invalid/simple")
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.invalid:3128")
-    found = host_pip.host_pip()
-    assert found.ca == b"certificates"
-    assert found.settings["index-url"] == "https://me:word@index.example.invalid/simple"
-    assert found.settings["extra-index-url"] == "https://more.example.invalid/simple"
-    assert found.proxies["HTTPS_PROXY"] == "http://proxy.example.invalid:3128"
-    files = found.files()
-    assert b"cert = /rtb-inputs/ca.pem" in files["pip.conf"] and b"me:word" in files["pip.conf"]
-    kept = found.without_secrets().files()["pip.conf"]
-    assert b"me:word" not in kept and b"more.example.invalid" in kept
-
-
-def test_torch_of_the_wrong_kind_is_refused_with_the_way_out() -> None:
-    if sys.platform != "linux" or os.uname().machine != "x86_64":
-        pytest.skip("PyPI's torch is a CUDA build on Linux for x86-64 only")
-    host_pip.check_torch(["torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", "numpy-2.2.6.whl"], b"torch==2.13.0\n")
-    host_pip.check_torch(["torch-2.13.0-cp311.whl"], b"torch==2.13.0\nnvidia-cudnn-cu12==9\n")
-    host_pip.check_torch(["numpy-2.2.6.whl"], b"numpy==2.2.6\n")
-    with pytest.raises(ExpectedError, match="RTB_TORCH_INDEX"):
-        host_pip.check_torch(["torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl"], b"torch==2.13.0\n")
 
 
 def test_a_package_that_is_not_there(make_entry: Callable[..., TaskEntry], house: Path) -> None:
