@@ -63,14 +63,16 @@ def _definitions(
 
     Only parts that hold a target's name are parsed: a comment that names it is no use of it.
     """
+    if not used and not any(name in text for name in targets):
+        return None  # most of the files that a large change touches
     words = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(targets)))})\b")
     for part in cut(text)[0]:
         head = _DEFINED.search(part)
         if head is None or head["name"] in targets:
             continue
         if head["name"] not in used:
-            if not words.search(part):
-                continue
+            if not any(name in part for name in targets) or not words.search(part):
+                continue  # a name is sought first, which is faster than the expression
             mentioned = _mentioned_in(part, words)
             if isinstance(mentioned, Unreadable):
                 tree = parse(text)
