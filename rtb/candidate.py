@@ -220,10 +220,15 @@ def covering_tests(targets: Sequence[FunctionChange], alive: Collection[str]) ->
         stems.add(_core_of_file(item.path))
         stems.add(core(item.name.rsplit(".", 1)[-1]))
     stems = {stem for stem in stems if len(stem) > 4 and stem not in GENERIC}
+    if not stems:
+        return ()
+    words = "\n".join(stems)
     found = []
     for path in alive:
         name = _core_of_file(path)
-        if name and name not in GENERIC and any(stem in name or (len(name) > 6 and name in stem) for stem in stems):
+        if not name or name in GENERIC:
+            continue
+        if (len(name) > 6 and name in words) or any(stem in name for stem in stems):
             found.append(path)
     return tuple(sorted(found))
 

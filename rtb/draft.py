@@ -253,6 +253,8 @@ def leaks(statement: str, gold: bytes, targets: Sequence[FunctionChange] = ()) -
         if not line.startswith("+") or line.startswith("+++"):
             continue
         text = line[1:].strip()
+        if len(text) < 16:
+            continue
         key = _squeezed(text)
         if len(key) >= 16 and key in whole and key not in asked and _CODE.search(text):
             found.append(text)

@@ -145,9 +145,14 @@ def is_runnable(path: str, rules: RepoRules) -> bool:
     return _is_runnable(path, rules.paths)
 
 
+@lru_cache(maxsize=65536)
+def _device_of(path: str, devices: tuple[tuple[Device, tuple[str, ...]], ...]) -> Device | None:
+    return next((name for name, globs in devices if matches(path, globs)), None)
+
+
 def device_of(path: str, rules: RepoRules) -> Device | None:
     """The vendor whose copy this file is, or None for code of the main device."""
-    return next((name for name, globs in rules.devices.items() if matches(path, globs)), None)
+    return _device_of(path, tuple(rules.devices.items()))
 
 
 def load_rules(repo: str, folder: Path = RULES) -> RepoRules:
