@@ -30,6 +30,7 @@ from rtb.history import (
 from rtb.kernels import FunctionChange, compare_sources
 from rtb.landing import read_landing
 from rtb.python_source import Unreadable
+from rtb.relevance import Irrelevant
 from rtb.repo_rules import RepoRules, is_runnable, is_source, is_test
 from rtb.storage import cache_folder
 from rtb.syntax import seldom_collect
@@ -38,6 +39,7 @@ from rtb.worker_processes import begin_worker_processes, worker_processes
 
 _SPAN = 250  # commits a process gets at a time: enough for versions of one file to lie together
 _KEPT_FILES = 400  # files of which a process keeps the last reading from one span to the next
+_LARGE = 1 << 14  # bytes; smaller ones that need not be read are looked at as fast as compared
 _SCANNED = tuple[tuple[tuple[FunctionChange, ...], tuple[str, ...], tuple[tuple[str, str], ...]] | None, ...]
 
 
@@ -69,6 +71,7 @@ class Scanner:
         self._wrappers = frozenset(rules.wrappers)
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._nothing: dict[str, str] = {}
+        self._passed_over: OrderedDict[str, Irrelevant] = OrderedDict()
 
     def close(self) -> None:
         """Ends the git process."""
@@ -98,10 +101,15 @@ class Scanner:
                 missing.add(name)
                 continue
             kept = self._kept.pop(path, None)
-            found = read(data, path, self._wrappers, kept.reading if kept is not None else None)
+            earlier = kept.reading if kept is not None else None
+            found = read(data, path, self._wrappers, earlier, self._passed_over.pop(path, None))
             if found.source is not EMPTY:
                 sources[path, name] = found.source
             self._keep(path, name, found, kept)
+            if found.irrelevant is not None and len(data) >= _LARGE:
+                self._passed_over[path] = found.irrelevant
+                if len(self._passed_over) > _KEPT_FILES:
+                    self._passed_over.popitem(last=False)
         return tuple(_compare(files, sources, missing) for files in batch)
 
     def _keep(self, path: str, name: str, found: Reading, before: _Kept | None) -> None:

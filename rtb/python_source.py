@@ -94,8 +94,7 @@ def members(text: str) -> tuple[str, list[str]] | None:
     if head is None:
         return None
     indent = head["indent"]
-    lines = text[head.end() :].split("\n")
-    body = "\n".join(line[len(indent) :] if line.startswith(indent) else line for line in lines)
+    body = text[head.end() :].removeprefix(indent).replace(f"\n{indent}", "\n")
     return head["name"], parts(body)
 
 

@@ -21,6 +21,7 @@ _IMPORT = re.compile(
 _INNER_HEAD = re.compile(r"^[ \t]+(?:async[ \t]+)?(?:def[ \t]+)?([A-Za-z_]\w*)[ \t]*(?=[:=(])", re.MULTILINE)
 _BLOCKS = ("if ", "try:", "with ", "else:", "for ")
 _NOT_VALUES = ("class ", "import ", "from ", "if ", "@")
+LONGEST_LAUNCH = 4096  # characters from the bracket of a grid to where it closes
 _HEAD = re.compile(r"(?:async\s+)?(?:def\s+)?([A-Za-z_]\w*)\s*(?=[:=(])")
 
 
@@ -172,10 +173,10 @@ def launches(text: str) -> bool:
 
 
 def _opening(text: str, closing: int) -> int:
-    """Where the bracket opens that is closed at `closing`; -1 when there is none, or more than one level between."""
-    depth, at = 0, closing
+    """Where the bracket opens that is closed at `closing`; -1 when none near does, or one more level is between."""
+    depth, at, near = 0, closing, max(0, closing - LONGEST_LAUNCH)
     while True:
-        opened, closed = text.rfind("[", 0, at), text.rfind("]", 0, at)
+        opened, closed = text.rfind("[", near, at), text.rfind("]", near, at)
         if closed > opened:
             depth += 1
             if depth > 1:

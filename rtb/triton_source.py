@@ -8,7 +8,6 @@ that the kernels depend on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -16,7 +15,8 @@ from typing import Literal
 
 from rtb.fingerprint import Fingerprint, digest
 from rtb.python_source import Unreadable, decode
-from rtb.source_parts import Part, holds, launches, parts_again, parts_of
+from rtb.relevance import Irrelevant, irrelevant
+from rtb.source_parts import Part, parts_again, parts_of
 from rtb.triton_piece import Decorator, Piece, RawFunction, read_jinja, read_piece
 
 Role = Literal["kernel", "device", "launcher", "host", "template"]
@@ -59,30 +59,13 @@ class TritonSource:
 EMPTY = TritonSource()
 
 
-_LIBRARY = re.compile(rb"(?:from|import)[ \t]+[\w.]*triton_kernels")
-
-
-def may_matter(data: bytes, path: str, wrappers: frozenset[str] = frozenset()) -> bool:
-    """Cheap test on bytes before anything is taken apart: False only when no Triton function can be in the file.
-
-    Large files that only speak of Triton (server arguments, say) are most of what a history changes.
-    """
-    if b"triton" not in data and "triton" not in path:
-        return False
-    if b"triton_kernels" in data and _LIBRARY.search(data):
-        return True
-    if any(name.rsplit(".", 1)[-1].encode() in data for name in wrappers):
-        return True
-    text = data.decode("latin-1")  # fast; other letters than those written are letters, too
-    return holds(text) or launches(text)
-
-
 @dataclass(frozen=True)
 class Reading:
     """One version of a file as read: its parts, what came of them, and what makes a change of a part count.
 
     `telltales` are texts, `kernels` names that could be launched, `asked` top-level names that were looked up: a part
     with none of them, and nothing of Triton in it, has no say. A file that was not read in parts has none.
+    `irrelevant` is the version when it need not be read.
     """
 
     source: TritonSource | Unreadable
@@ -90,6 +73,7 @@ class Reading:
     telltales: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
     asked: frozenset[str] = frozenset()
+    irrelevant: Irrelevant | None = None
 
     def has_say(self, part: Part) -> bool:
         """Whether this part coming or going can change what was found."""
@@ -107,10 +91,17 @@ def read_source(data: bytes, path: str, wrappers: frozenset[str] = frozenset()) 
     return read(data, path, wrappers).source
 
 
-def read(data: bytes, path: str, wrappers: frozenset[str] = frozenset(), before: Reading | None = None) -> Reading:
-    """As `read_source`; `before` is another version of the same file, and what is equal is not read again."""
-    if not may_matter(data, path, wrappers):
-        return Reading(EMPTY)
+def read(
+    data: bytes,
+    path: str,
+    wrappers: frozenset[str] = frozenset(),
+    before: Reading | None = None,
+    passed_over: Irrelevant | None = None,
+) -> Reading:
+    """As `read_source`; `before` and `passed_over` are other versions of the same file, one that was read and one
+    that was not: what is equal is not read again."""
+    if (found := irrelevant(data, path, wrappers, passed_over)) is not None:
+        return Reading(EMPTY, irrelevant=found)
     text = decode(data)
     if isinstance(text, Unreadable):
         return Reading(text)
