@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 from rtb.errors import NO_SPACE, ExpectedError, OutOfSpace
 from rtb.task import canonical_json
 
+_LAST_OF_A_KILLED_SECONDS = 3.0
 DRAFT = ".draft"  # ends the hidden name under which a file is written before it takes its own
 
 
@@ -75,16 +77,22 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def sole_folder(folder: Path, refusal: str) -> Iterator[None]:
-    """Hold a folder as its one writer, or raise ExpectedError(refusal) at once when another process holds it.
+    """Hold a folder as its one writer, or raise ExpectedError(refusal) when another process holds it.
 
-    Drafts that killed writers have left anywhere below it are removed: nobody else can be writing them.
+    It is asked for some seconds: what a killed writer was about to start holds it until that has begun. Drafts that
+    killed writers have left anywhere below it are removed: nobody else can be writing them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ExpectedError(refusal) from None
+        end = time.monotonic() + _LAST_OF_A_KILLED_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise ExpectedError(refusal) from None
+                time.sleep(0.05)
         _remove_drafts(folder)
         yield
 
