@@ -209,16 +209,15 @@ def problem_statement(material: Material) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def begins_to_launch(change: FunctionChange, before: bytes | None) -> bool:
-    """Whether a launcher that looks new stood in its file before (`before`: its bytes then), launching nothing.
-    A function that launches nothing is in no record, so its name is looked for in the text."""
-    if change.label != "added" or change.is_kernel or before is None:
-        return False
-    owner, _, name = change.name.rpartition(".")
+def stood_there(name: str, before: bytes) -> bool:
+    """Whether a file's bytes define a function: one that launches nothing is in no record, so it is looked for in the
+    text. `name` has its class in front, as in `Layer.step`."""
+    owner, _, last = name.rpartition(".")
     indent = r"[ \t]+" if owner else ""
-    defined = rf"^{indent}(?:async[ \t]+)?def[ \t]+{re.escape(name)}\b".encode()
-    owned = rf"^[ \t]*class[ \t]+{re.escape(owner.rpartition('.')[2])}\b".encode() if owner else b""
-    return all(re.search(pattern, before, re.MULTILINE) for pattern in (defined, owned))
+    wanted = [rf"^{indent}(?:async[ \t]+)?def[ \t]+{re.escape(last)}\b"]
+    if owner:
+        wanted.append(rf"^[ \t]*class[ \t]+{re.escape(owner.rpartition('.')[2])}\b")
+    return all(re.search(pattern.encode(), before, re.MULTILINE) for pattern in wanted)
 
 
 def _describe(item: FunctionChange) -> str:

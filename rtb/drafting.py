@@ -20,7 +20,7 @@ from rtb.candidate import GENERIC, Judgement, PullRequest, core
 from rtb.category import decide
 from rtb.changed_tests import ChangedTests, compare_tests, is_test_file
 from rtb.context_names import context_of_targets, telling_names
-from rtb.draft import Material, Patch, begins_to_launch, clean_body, draft_task, leaks, problem_statement
+from rtb.draft import Material, Patch, clean_body, draft_task, leaks, problem_statement, stood_there
 from rtb.draft_store import Draft, DraftStore, Finished
 from rtb.environment_guess import guess
 from rtb.history import Blobs, files_with, messages, present_objects
@@ -164,8 +164,10 @@ class Drafter:
         """A launcher that stood there and launched nothing is changed, whatever its parameters were."""
         if change.label != "added" or change.is_kernel:
             return change
-        begins = begins_to_launch(change, self._file(base, change.path))
-        return replace(change, label="body", also=("signature",)) if begins else change
+        before = self._file(base, change.path)
+        if before is None or not stood_there(change.name, before):
+            return change
+        return replace(change, label="body", also=("signature",))
 
     def _tests(self, judgement: Judgement, base: str, landed: str) -> tuple[ChangedTests, ...]:
         """The test files that can judge the change."""

@@ -8,6 +8,7 @@ stands on one line.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rtb.source_parts import LONGEST_LAUNCH, holds, launches
@@ -50,29 +51,21 @@ def _has_traces(data: bytes, wrappers: frozenset[str]) -> bool:
 
 def _differing(before: bytes, data: bytes) -> bytes:
     """The lines of `data` from its first byte that differs to its last, and as far as a trace reaches around them."""
-    most = min(len(before), len(data))
-    begin = _shared(before, data, most)
-    end = len(data) - _shared_end(before, data, most - begin)
+    old, new = len(before), len(data)
+    begin = _shared(min(old, new), lambda at, size: data.startswith(before[at : at + size], at))
+    rest = min(old, new) - begin
+    end = new - _shared(rest, lambda at, size: data.endswith(before[old - at - size : old - at], 0, new - at))
     first = data.rfind(b"\n", 0, max(0, begin - _REACH)) + 1
-    last = data.find(b"\n", min(len(data), end + _REACH))
+    last = data.find(b"\n", min(new, end + _REACH))
     return data[first:] if last < 0 else data[first:last]
 
 
-def _shared(one: bytes, other: bytes, most: int) -> int:
-    """How many bytes both begin with, `most` at most. Compared by pieces, which get smaller."""
-    at, step = 0, 1 << 16
-    while step:
-        while at + step <= most and other.startswith(one[at : at + step], at):
-            at += step
-        step >>= 4
-    return at
-
-
-def _shared_end(one: bytes, other: bytes, most: int) -> int:
-    """How many bytes both end with, `most` at most."""
-    at, step = 0, 1 << 16
-    while step:
-        while at + step <= most and other.endswith(one[len(one) - at - step : len(one) - at], 0, len(other) - at):
-            at += step
-        step >>= 4
+def _shared(most: int, same: Callable[[int, int], bool]) -> int:
+    """How many bytes are the same one after the other, `most` at most. `same` says it of some after so many: they are
+    compared by pieces, which get smaller."""
+    at, size = 0, 1 << 16
+    while size:
+        while at + size <= most and same(at, size):
+            at += size
+        size >>= 4
     return at

@@ -26,7 +26,6 @@ from rtb.leaks import find_leaks
 from rtb.owner import owner_id
 from rtb.recipe import Recipe, dockerfiles_root, read_recipe
 from rtb.suite import TaskEntry, load_suite
-from rtb.task import Environment
 from tests import gitrepo
 from tests.cases import case_folder
 from tests.wheels import make_wheel
@@ -396,13 +395,3 @@ def test_what_is_not_isolated_is_said() -> None:
     with pytest.raises(ExpectedError, match="docker and local"):
         environment.choose_kind("podman")
     assert {fact.what for fact in environment.diagnose()} >= {"Docker", "CPU speed", "local sandbox", "git", "disk"}
-
-
-def test_environment_facts_of_a_task_are_all_used() -> None:
-    # A new field of Environment must be thought of in the digests.
-    known = {
-        "dockerfile", "lock", "build_args", "install", "fixes", "env", "import_roots", "plugins",  # in digests
-        "python",  # by the interpreter's version, and BASE_IMAGE
-        "cuda", "torch", "gpu",  # facts for people and for placing; the lock file and Dockerfile decide
-    }  # fmt: skip
-    assert set(Environment.model_fields) == known

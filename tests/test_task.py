@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from rtb.errors import ExpectedError, InvalidFile
 from rtb.suite import find_task, load_suite, read_model, suite_names
-from rtb.task import Suite, Task, TestIds, canonical_json, task_digest
+from rtb.task import Environment, Suite, Task, TestIds, canonical_json, task_digest
 from rtb.taskview import SCHEMAS, schema
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -166,3 +166,13 @@ def test_every_broken_task_of_a_suite_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidFile) as caught:
         load_suite("one", tmp_path)
     assert "org__repo-7" in str(caught.value) and "org__repo-8" in str(caught.value)
+
+
+def test_environment_facts_of_a_task_are_all_used() -> None:
+    # A new field of Environment must be thought of in the digests.
+    known = {
+        "dockerfile", "lock", "build_args", "install", "fixes", "env", "import_roots", "plugins",  # in digests
+        "python",  # by the interpreter's version, and BASE_IMAGE
+        "cuda", "torch", "gpu",  # facts for people and for placing; the lock file and Dockerfile decide
+    }  # fmt: skip
+    assert set(Environment.model_fields) == known

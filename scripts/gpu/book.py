@@ -105,6 +105,11 @@ class Book:
         argv = [self.options.python, "-m", "rtb.cli", *words]
         return self.call(argv, seconds=seconds, cache=cache, tasks=tasks)
 
+    def go_on_from(self, made: Path, folder: Path) -> None:
+        """The control runs of a validation stand for another one, in a copy; what was concluded of them does not."""
+        if made.is_dir() and not folder.exists():
+            shutil.copytree(made, folder, ignore=shutil.ignore_patterns("validation.json"))
+
     @property
     def gpu(self) -> list[str]:
         return [] if self.options.cpu else ["--gpu"]

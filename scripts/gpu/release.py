@@ -303,3 +303,5 @@ def plants(repository: Path, out: Path, name: str) -> None:
 def read_bundle(path: Path, folder: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(path.read_bytes())) as packed:
         packed.extractall(folder, filter="data")
+    if not list(folder.glob("*/pinned.json")):
+        raise SystemExit(f"{path} is of an older form: make it anew with scripts/gpu_vllm bundle")
