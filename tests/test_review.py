@@ -10,6 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from rtb.cli import app
 from rtb.errors import InvalidFile
 from rtb.review import Review, averages, load_reviews, record, standing
 from rtb.review_command import review_command
@@ -64,6 +65,16 @@ def test_states_are_recorded_with_their_reviewers(drafts: Path) -> None:
     assert record(entry(), review("bob", 0, 2, 2)) == "revise"
     assert entry().task.provenance.state == "draft", "a second look can take acceptance back"
     assert [item.reviewer for item in load_reviews(entry()).reviews] == ["ada", "bob"]
+
+
+def test_the_list_shows_what_is_in_a_state(drafts: Path) -> None:
+    first, second = load_suite(str(drafts)).entries
+    for who in ("ada", "bob"):
+        record(first, review(who, 2, 2, 2))
+    for state, shown, hidden in (("accepted", first, second), ("draft", second, first)):
+        told = CliRunner().invoke(app, ["tasks", "list", "--suite", str(drafts), "--state", state])
+        assert told.exit_code == 0, told.output
+        assert shown.instance_id in told.output and hidden.instance_id not in told.output
 
 
 def test_a_score_out_of_range_is_refused(drafts: Path) -> None:
