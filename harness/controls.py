@@ -22,7 +22,7 @@ def control(name: str, entry: TaskEntry, base: BaseTree) -> Prediction:
 
 
 def sabotaged(
-    entry: TaskEntry, base: BaseTree, kind: sabotage.Sabotage, effort: int = sabotage.DEFAULT_EFFORT
+    entry: TaskEntry, base: BaseTree, kind: sabotage.Sabotage, effort: sabotage.Effort = sabotage.CPU_EFFORT
 ) -> Prediction:
     """The sabotage of one kind. Raises CannotSabotage when no target allows it."""
     gold = hydration.patches_of(entry).gold
@@ -36,7 +36,12 @@ def _prediction(name: str, entry: TaskEntry, patch: bytes) -> Prediction:
 
 
 def _sabotage(
-    objects: GitObjects, entry: TaskEntry, base: BaseTree, gold: bytes, kind: sabotage.Sabotage, effort: int
+    objects: GitObjects,
+    entry: TaskEntry,
+    base: BaseTree,
+    gold: bytes,
+    kind: sabotage.Sabotage,
+    effort: sabotage.Effort,
 ) -> bytes:
     """The gold patch with every target's results made wrong, as one patch against base."""
     index = objects.new_index(base.tree)

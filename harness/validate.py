@@ -43,13 +43,14 @@ from rtb.errors import ExpectedError, MachineError, StoredRunBroken
 from rtb.git_objects import borrow_objects
 from rtb.hydration import patches_of
 from rtb.result import CoverageFacts, StageResult, Status
-from rtb.sabotage import CannotSabotage, Sabotage
+from rtb.sabotage import CPU_EFFORT, CannotSabotage, Effort, Sabotage
 from rtb.storage import write_model
 from rtb.task import StageName, TestIds, task_digest
 
-# Turns of the added loop, each of which waits for memory: some 30 microseconds in the interpreter, 2 compiled on an
-# H200 (1,152 launches of 20,000 turns took 45 s more). So 1 or 2 ms a launch: not to be missed, nor to be waited for.
-BUSY_TURNS = {"cpu": 64, "gpu": 500}
+# A turn takes some 30 microseconds in the interpreter and 14 nanoseconds compiled (measured on an H200). So 2 ms a
+# call on a CPU and 0.3 ms on a GPU, where a kernel may run once in a step of 4 ms: enough to be seen there, and not
+# too long to be waited for.
+BUSY = {"cpu": CPU_EFFORT, "gpu": Effort(turns=20_000, microseconds=300)}
 BLIND = Baseline()  # validate must not lean on what an earlier validate found
 
 
@@ -163,7 +164,7 @@ class Validator:
 
     def _sabotaged(self, control: Sabotage, found: _Found) -> Open | None:
         """Opens a sabotaged tree; None when the targets do not allow this kind."""
-        effort = BUSY_TURNS["gpu" if self.place.devices else "cpu"]
+        effort = BUSY["gpu" if self.place.devices else "cpu"]
         try:
             prediction = controls.sabotaged(self.place.entry, base_repository(self.place.entry), control, effort)
         except CannotSabotage as error:

@@ -7,7 +7,7 @@ its bytes. Four kinds:
 - `drop_rows`: every other program (kernel) or row (host function) gives zeros. Zeros and not a narrowed mask, because
   memory that is left unwritten may hold the right answer of an earlier run.
 - `low_precision`: intermediate float32 values go through bfloat16.
-- `busy_loop`: same results, later. `effort` is loop turns for kernels, microseconds for host functions.
+- `busy_loop`: same results, later. `Effort` says by how much.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from rtb.task import Target
 
 Sabotage = Literal["scale", "drop_rows", "low_precision", "busy_loop"]
 SABOTAGES: tuple[Sabotage, ...] = ("scale", "drop_rows", "low_precision", "busy_loop")
-DEFAULT_EFFORT: Final = 64
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -42,6 +41,18 @@ class CannotSabotage(ExpectedError):
 
 
 @dataclass(frozen=True)
+class Effort:
+    """How long a busy loop keeps each call of a target: turns that each program of a kernel takes, and microseconds
+    of a host function. Two numbers, since a turn lasts a thousand times longer in the interpreter."""
+
+    turns: int = 64
+    microseconds: int = 2000
+
+
+CPU_EFFORT: Final = Effort()
+
+
+@dataclass(frozen=True)
 class Sabotaged:
     """Changed files only. `done` and `impossible` name targets as path::name."""
 
@@ -51,7 +62,7 @@ class Sabotaged:
 
 
 def sabotage_files(
-    files: Mapping[str, bytes], targets: Sequence[Target], kind: Sabotage, effort: int = DEFAULT_EFFORT
+    files: Mapping[str, bytes], targets: Sequence[Target], kind: Sabotage, effort: Effort = CPU_EFFORT
 ) -> Sabotaged:
     """Sabotage every target that allows it. `files` holds the gold tree's files by path.
 
@@ -77,7 +88,7 @@ def sabotage_files(
     return Sabotaged(changed, tuple(done), impossible)
 
 
-def sabotage(source: bytes, target: Target, kind: Sabotage, effort: int = DEFAULT_EFFORT) -> bytes:
+def sabotage(source: bytes, target: Target, kind: Sabotage, effort: Effort = CPU_EFFORT) -> bytes:
     """A file's bytes with one target sabotaged. Raises CannotSabotage when the target has no place for it."""
     text = _Text(source, f"{target.path}::{target.name}")
     function = text.function(target)
@@ -191,7 +202,7 @@ def _first_statement(text: _Text, function: Function) -> ast.stmt:
     return body[1] if documented else body[0]
 
 
-def _edit_kernel(text: _Text, function: Function, kind: Sabotage, effort: int) -> None:
+def _edit_kernel(text: _Text, function: Function, kind: Sabotage, effort: Effort) -> None:
     language = _language_alias(function) or _language_alias(text.tree) or "tl"
     if kind == "low_precision":
         _lower_precision(text, function, language)
@@ -210,7 +221,7 @@ def _edit_kernel(text: _Text, function: Function, kind: Sabotage, effort: int) -
     elif kind == "drop_rows":
         after = f") * ({language}.program_id(0) % 2 != 0))"
     else:
-        _insert_kernel_loop(text, function, language, effort)
+        _insert_kernel_loop(text, function, language, effort.turns)
         after = f") + (_rtb_spin == {_NEVER}))"
     for value in values:
         text.wrap(value, "((", after)
@@ -249,14 +260,14 @@ def _stored_value(call: ast.Call, names: Sequence[str]) -> ast.expr | None:
     return named[0] if named else (plain[1] if len(plain) == 2 else None)
 
 
-def _insert_kernel_loop(text: _Text, function: Function, language: str, effort: int) -> None:
+def _insert_kernel_loop(text: _Text, function: Function, language: str, turns: int) -> None:
     """A chain of shifts that no compiler solves in closed form, and that cannot overflow an integer."""
     first = _first_statement(text, function)
     indent = text.indent(first)
     step = "_rtb_spin = _rtb_spin ^ (_rtb_spin {0})"
     lines = [
         f"{indent}_rtb_spin = {language}.program_id(0) + 1",
-        f"{indent}for _rtb_turn in range(0, {effort}):",
+        f"{indent}for _rtb_turn in range(0, {turns}):",
         *(f"{indent}    {step.format(shift)}" for shift in ("<< 13", ">> 17", "<< 5")),
     ]
     text.insert(text.offset(first.lineno, 0), "".join(f"{line}\n" for line in lines))
@@ -297,14 +308,14 @@ def _makes_block(value: ast.expr, language: str, wide: str) -> bool:
     return any(ast.unparse(item) == wide for item in (*value.args, *(word.value for word in value.keywords)))
 
 
-def _edit_host(text: _Text, function: Function, kind: Sabotage, effort: int) -> None:
+def _edit_host(text: _Text, function: Function, kind: Sabotage, effort: Effort) -> None:
     """Spoil what a host function returns; when it returns nothing, spoil the parameter that looks like its output."""
     if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _own_nodes(function)):
         raise text.error("the function is a generator")
     helper = f"_rtb_{kind}"
     if kind == "busy_loop":
         first = _first_statement(text, function)
-        text.insert(text.offset(first.lineno, 0), f"{text.indent(first)}{helper}({effort})\n")
+        text.insert(text.offset(first.lineno, 0), f"{text.indent(first)}{helper}({effort.microseconds})\n")
     else:
         _spoil_results(text, function, helper)
     _insert_helper(text, function, HELPERS[kind])

@@ -7,11 +7,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rtb.sabotage import SABOTAGES, CannotSabotage, Sabotage, sabotage, sabotage_files
+from rtb.sabotage import SABOTAGES, CannotSabotage, Effort, Sabotage, sabotage, sabotage_files
 from rtb.task import Target
 
 KERNELS = '''\
@@ -149,7 +151,8 @@ CHANGES: list[tuple[str, str, Sabotage, set[str]]] = [
 def test_every_kind_changes_what_the_target_computes_and_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     source = KERNELS.encode()
-    variants = [sabotage(source, target(name, kind), how, effort=3) for name, kind, how, _ in CHANGES]
+    effort = Effort(turns=3, microseconds=3)
+    variants = [sabotage(source, target(name, kind), how, effort) for name, kind, how, _ in CHANGES]
     right, *wrongs = run(tmp_path, [source, *variants])
     assert right["count"] == [64.0]
     for (name, _, how, expected), wrong in zip(CHANGES, wrongs, strict=True):
@@ -167,6 +170,18 @@ def test_bytes_outside_the_change_are_kept(kind: Sabotage) -> None:
         start = source.index(b"def matmul")
         assert wrong.startswith(source[:start])
         assert wrong.endswith(source[source.index(b"def count") :])
+
+
+def test_a_busy_loop_counts_turns_in_a_kernel_and_microseconds_in_a_host_function() -> None:
+    """One number for both made a launcher wait for 20 ms where its kernel was to lose 0.3 ms."""
+    effort = Effort(turns=7, microseconds=30_000)
+    kernel = sabotage(KERNELS.encode(), target("matmul"), "busy_loop", effort)
+    assert b"in range(0, 7):" in kernel and b"30000" not in kernel
+    space: dict[str, Any] = {}
+    exec(sabotage(b"def one():\n    return 1\n", target("one", "host"), "busy_loop", effort), space)
+    begun = time.perf_counter()
+    assert space["one"]() == 1
+    assert time.perf_counter() - begun >= 0.03
 
 
 def test_a_file_in_another_encoding_keeps_it() -> None:
