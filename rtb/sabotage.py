@@ -43,7 +43,7 @@ class CannotSabotage(ExpectedError):
 @dataclass(frozen=True)
 class Effort:
     """How long a busy loop keeps each call of a target: turns that each program of a kernel takes, and microseconds
-    of a host function. Two numbers, since a turn lasts a thousand times longer in the interpreter."""
+    of a host function. Two numbers, since a turn lasts two thousand times longer in the interpreter."""
 
     turns: int = 64
     microseconds: int = 2000
