@@ -46,7 +46,7 @@ class Effort:
     of a host function. Two numbers, since a turn lasts two thousand times longer in the interpreter."""
 
     turns: int = 64
-    microseconds: int = 2000
+    microseconds: int = 64
 
 
 CPU_EFFORT: Final = Effort()
